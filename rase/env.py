@@ -1,0 +1,83 @@
+"""Every environment variable that rase reads: name, type, default, meaning.
+
+``get`` returns the typed value or the default; a value that does not parse raises ``InvalidSetting``
+instead of being ignored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rase.errors import InvalidSetting
+
+__all__ = ["SETTINGS", "Setting", "get"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One variable: how its text becomes a value, and what it means."""
+
+    parse: Callable[[str], Any]
+    kind: str  # what a person may write, for messages and documentation
+    default: Any
+    meaning: str
+
+
+def _flag(text: str) -> bool:
+    values = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    return values[text.strip().lower()]
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _choice(*names: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in names:
+            raise ValueError
+        return text
+
+    return parse
+
+
+SETTINGS: dict[str, Setting] = {
+    "RASE_ISA": Setting(str, "an instruction set: scalar, avx2, avx512", None, "Force the kernels' instruction set."),
+    "RASE_NUMERICS": Setting(
+        _choice("fast", "portable"), "fast or portable", "fast",
+        "Numerics class: 'portable' uses the integer path for prompts and answers on every machine."),
+    "RASE_PREFILL": Setting(
+        _choice("auto", "int8", "f32", "bf16"), "auto, int8, f32 or bf16", "auto",
+        "Arithmetic for prompt tokens; 'auto' takes the fastest one that the class allows."),
+    "RASE_NUM_THREADS": Setting(
+        _count, "a whole number, at least 1", None,
+        "Threads for decode; default: the physical cores this process may use (all but four from twelve up)."),
+    "CANDLE_NUM_THREADS": Setting(
+        _count, "a whole number, at least 1", None, "Threads for decode, honoured when RASE_NUM_THREADS is not set."),
+    "RAYON_NUM_THREADS": Setting(_count, "a whole number, at least 1", None, "Threads for prefill."),
+    "RASE_PROFILE": Setting(_flag, "0 or 1", False, "Count the time of each phase; read once per process."),
+    "RASE_STORE": Setting(str, "a folder", None, "The model store; default: the user's data folder."),
+}  # fmt: skip
+
+
+def get(name: str) -> Any:
+    """Return the typed value of the variable ``name``, or its default when unset or empty.
+
+    Raises ``InvalidSetting`` when the text does not parse.
+    """
+    setting = SETTINGS[name]
+    text = os.environ.get(name, "")
+    if text == "":
+        return setting.default
+    try:
+        return setting.parse(text)
+    except (ValueError, KeyError):
+        raise InvalidSetting(
+            f"environment variable {name}", expected=setting.kind, found=repr(text), hint=f"Unset {name} or correct it."
+        ) from None
