@@ -62,6 +62,9 @@ SETTINGS: dict[str, Setting] = {
         _count, "a whole number, at least 1", None, "Threads for decode, honoured when RASE_NUM_THREADS is not set."),
     "RAYON_NUM_THREADS": Setting(_count, "a whole number, at least 1", None, "Threads for prefill."),
     "RASE_PROFILE": Setting(_flag, "0 or 1", False, "Count the time of each phase; read once per process."),
+    "RASE_BACKEND": Setting(
+        str, "a backend's name", "cpu",
+        "The backend that runs device cpu; 'reference' is the slow float64 oracle."),
     "RASE_STORE": Setting(str, "a folder", None, "The model store; default: the user's data folder."),
 }  # fmt: skip
 

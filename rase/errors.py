@@ -28,6 +28,7 @@ same facts as data (``error.data``), so that a caller can show them or act on th
     ├── InsufficientMemory            does not fit, with the numbers
     ├── SessionBusy                   the session is in use by the calling thread
     ├── ServerBusy                    the request queue is full
+    ├── Cancelled                     the caller gave up before there was a result
     └── InvalidSetting                an environment variable or option with a bad value
 """
 
@@ -36,8 +37,8 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
-    "BackendError", "BackendUnavailable", "ChatTemplateError", "ContextLengthExceeded", "CorruptModelFile",
-    "EngineError", "HubError", "InsufficientMemory", "IntegrityMismatch", "InvalidGenerationConfig",
+    "BackendError", "BackendUnavailable", "Cancelled", "ChatTemplateError", "ContextLengthExceeded",
+    "CorruptModelFile", "EngineError", "HubError", "InsufficientMemory", "IntegrityMismatch", "InvalidGenerationConfig",
     "InvalidLogits", "InvalidModelId", "InvalidRequest", "InvalidSetting", "ManifestError", "ModelFileNotFound",
     "ModelNotFound", "NoChatTemplate", "ServerBusy", "SessionBusy", "SourceError", "StoreError", "StoreLocked",
     "TokenizerError", "UnsupportedArchitecture", "UnsupportedFormat",
@@ -253,6 +254,15 @@ class ServerBusy(EngineError):
     def __init__(self, what: str, *, retry_after: float = 1.0, **facts: Any) -> None:
         super().__init__(what, **facts)
         self.retry_after = retry_after
+
+
+class Cancelled(EngineError):
+    """The caller's ``cancelled`` hook returned true before there was a result (a load, a wait)."""
+
+    code = "cancelled"
+
+    def __init__(self, what: str, **facts: Any) -> None:
+        super().__init__(f"{what}: cancelled by the caller", **facts)
 
 
 class InvalidSetting(EngineError):
