@@ -1,0 +1,171 @@
+"""What every backend provides: Backend compiles a graph into a Program, a Program runs batches.
+
+Importing this module loads no NumPy and no kernel.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from rase.backends.check import check_batch
+from rase.graph.ops import Graph
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rase.gguf.formats import TensorInfo
+
+__all__ = [
+    "GENERATED", "PAGE_TOKENS", "PROMPT", "Backend", "Batch", "CompileOptions", "MemoryEstimate", "Program",
+    "WeightSource",
+]  # fmt: skip
+
+GENERATED, PROMPT = 0, 1  # roles; generated tokens precede prompt tokens, so roles of a batch never descend
+PAGE_TOKENS = 32
+
+
+@dataclass
+class Batch:
+    """The tokens of one step: n tokens of s sequences, m of them with logits.
+
+    Rules, validated by ``check``: generated tokens come before prompt tokens; tokens of one sequence and role
+    are contiguous, with ascending positions; a page that is written belongs to one sequence only.
+    """
+
+    ids: np.ndarray  # int32 (n,)
+    positions: np.ndarray  # int32 (k, n); row 0 is the place in the sequence; k > 1 for multi-axis rope
+    sequences: np.ndarray  # int32 (n,) row of page_tables
+    page_tables: np.ndarray  # int32 (s, pages) page ids in order of position, -1 = none
+    roles: np.ndarray  # uint8 (n,) GENERATED or PROMPT
+    logits_rows: np.ndarray  # int32 (m,) the tokens whose logits are wanted; m may be 0
+
+    @classmethod
+    def of(
+        cls,
+        ids: Sequence[int],
+        start: int,
+        pages: Sequence[int],
+        role: int,
+        logits_rows: Sequence[int] | None = None,
+    ) -> Batch:
+        """Tokens of one sequence from position ``start`` on; by default the last one wants logits."""
+        import numpy as np
+
+        n = len(ids)
+        return cls(
+            ids=np.asarray(ids, np.int32),
+            positions=np.arange(start, start + n, dtype=np.int32).reshape(1, n),
+            sequences=np.zeros(n, np.int32),
+            page_tables=np.asarray(pages, np.int32).reshape(1, -1),
+            roles=np.full(n, role, np.uint8),
+            logits_rows=np.asarray([n - 1] if logits_rows is None else logits_rows, np.int32),
+        )
+
+    def check(self, program: Program) -> None:
+        """Raise unless ``program`` can run this batch, before anything is computed or written.
+
+        ``InvalidRequest`` for an id outside the vocabulary, ``ContextLengthExceeded`` for a position outside
+        the context; ``BackendError`` for a broken rule of the class docstring or a page that is absent.
+        """
+        check_batch(self, program)
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """How to compile. ``threads`` None means the backend's own rule; the rest is design rules R3 to R5."""
+
+    threads: int | None = None
+    prefill: Literal["auto", "int8", "f32", "bf16"] = "auto"
+    numerics: Literal["fast", "portable"] = "fast"
+    max_batch_tokens: int = 512
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes that a program will hold: weights and scratch at once, ``page`` for each page of the KV cache."""
+
+    weights: int
+    page: int
+    scratch: int
+    page_tokens: int = PAGE_TOKENS
+
+    def total(self, tokens: int) -> int:
+        """Bytes with ``tokens`` positions in the cache."""
+        return self.weights + self.scratch + self.page * -(-tokens // self.page_tokens)
+
+
+class WeightSource(Protocol):
+    """Where a backend reads weights from: each wanted tensor once, in file order.
+
+    The buffer is valid until the next one is asked for. The stream must be exhausted: it hashes as it goes.
+    """
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]: ...
+
+    def stream(self, wanted: Collection[str]) -> Iterator[tuple[TensorInfo, memoryview]]: ...
+
+
+class Program(ABC):
+    """A compiled model with its KV cache, for one caller at a time.
+
+    The cache is pages of ``page_tokens`` positions, ``page_bytes`` each over all layers. Who owns which page
+    is the caller's business: a page id in a batch's page table is all that a program knows of it.
+    """
+
+    graph: Graph
+    numerics_class: str
+    page_tokens: int = PAGE_TOKENS
+    page_bytes: int
+    max_batch_tokens: int
+    reserved_pages: int = 0
+
+    @abstractmethod
+    def reserve_pages(self, n: int) -> None:
+        """Provide storage for page ids 0 to n - 1 and keep what is stored; never shrinks.
+
+        Raises ``InsufficientMemory``.
+        """
+
+    @abstractmethod
+    def run(self, batch: Batch) -> np.ndarray:
+        """Logits, float32 ``(m, vocab_size)``, in order of ``logits_rows``; checks the batch first.
+
+        K and V of every token of the batch are stored, also of those without logits.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free weights and pages; running afterwards raises ``BackendError``. Closing twice is fine."""
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Backend(ABC):
+    """A way to run graphs. A module of this package, or an entry point, names its class as ``BACKEND``."""
+
+    name: str
+
+    @abstractmethod
+    def available(self) -> tuple[bool, str]:
+        """Whether this machine can run it, and why not, or with what (device, instruction set)."""
+
+    @abstractmethod
+    def estimate(
+        self, graph: Graph, tensors: Mapping[str, TensorInfo], options: CompileOptions
+    ) -> MemoryEstimate:
+        """Memory that ``compile`` would take, from metadata alone.
+
+        Raises ``UnsupportedFormat`` or ``UnsupportedArchitecture`` for what this backend does not run.
+        """
+
+    @abstractmethod
+    def compile(self, graph: Graph, weights: WeightSource, options: CompileOptions) -> Program:
+        """Read every weight once; a new program. Raises what ``estimate`` does, and the source's errors."""

@@ -1,0 +1,131 @@
+"""Validates a batch against a program: every rule that a kernel relies on, before it runs.
+
+It runs once per step, so the step of one token takes a short path through it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rase.errors import BackendError, ContextLengthExceeded, InvalidRequest
+
+if TYPE_CHECKING:
+    from rase.backends.base import Batch, Program
+    from rase.graph.ops import Graph
+
+__all__ = ["check_batch", "furthest_look_back"]
+
+
+def check_batch(batch: Batch, program: Program) -> None:
+    """Raise ``InvalidRequest``, ``ContextLengthExceeded`` or ``BackendError`` for a batch that cannot run."""
+    _check_arrays(batch, program)
+    graph = program.graph
+    vocab = graph.vocab_size
+    low, high = _range(batch.ids)
+    if low < 0 or high >= vocab:
+        raise InvalidRequest(
+            "a token id is outside the vocabulary", expected=f"0 to {vocab - 1}",
+            found=str(low if low < 0 else high), param="ids",
+        )  # fmt: skip
+    low, high = _range(batch.positions)
+    if high >= graph.context_length:
+        raise ContextLengthExceeded(high + 1, graph.context_length)
+    _require(low >= 0, "a position is negative")
+    _require(high // program.page_tokens < batch.page_tables.shape[1], "a page table is too short")
+    low, high = _range(batch.sequences)
+    _require(low >= 0 and high < len(batch.page_tables), "a sequence has no page table")
+    _require(batch.roles.max() <= 1, "a role is neither prompt nor generated")
+    if len(batch.logits_rows):
+        low, high = _range(batch.logits_rows)
+        _require(low >= 0 and high < len(batch.ids), "a row that wants logits is not a token of the batch")
+    _require(batch.page_tables.max() < program.reserved_pages, "a page id is beyond the reserved pages")
+    if len(batch.ids) == 1:
+        _check_pages_of_one(batch, program)
+    else:
+        _check_order(batch.positions[0], batch.sequences, batch.roles)
+        _check_pages(batch, program)
+
+
+def furthest_look_back(graph: Graph) -> int | None:
+    """Positions that the widest window sees, or None when a layer looks back to the start."""
+    windows = [group.window for group in graph.caches if group.kind != "state"]
+    if any(window is None for window in windows):
+        return None
+    return max((window for window in windows if window is not None), default=1)
+
+
+def _require(holds: Any, what: str) -> None:
+    if not holds:
+        raise BackendError(f"invalid batch: {what}")
+
+
+def _range(array: Any) -> tuple[int, int]:
+    if array.size == 1:
+        value = array.item()
+        return value, value
+    return int(array.min()), int(array.max())
+
+
+def _check_arrays(batch: Batch, program: Program) -> None:
+    n = batch.ids.size
+    for name, array, kind, shape in (
+        ("ids", batch.ids, "i", (n,)),
+        ("positions", batch.positions, "i", (1, n)),
+        ("sequences", batch.sequences, "i", (n,)),
+        ("roles", batch.roles, "B", (n,)),
+        ("logits_rows", batch.logits_rows, "i", (batch.logits_rows.size,)),
+        ("page_tables", batch.page_tables, "i", (len(batch.page_tables), batch.page_tables.shape[-1])),
+    ):
+        if array.dtype.char != kind or array.shape != shape or not array.flags.c_contiguous:
+            dtype = "int32" if kind == "i" else "uint8"
+            found = f"{array.dtype.name} {array.shape}, contiguous: {array.flags.c_contiguous}"
+            raise BackendError(f"invalid batch: {name}", expected=f"{dtype} {shape}, contiguous", found=found)
+    if not 1 <= n <= program.max_batch_tokens:
+        raise BackendError("invalid batch: tokens", expected=f"1 to {program.max_batch_tokens}", found=str(n))
+    _require(batch.page_tables.size, "no page tables")
+
+
+def _check_order(positions: Any, sequences: Any, roles: Any) -> None:
+    """Roles never descend; tokens of one (role, sequence) form one run with ascending positions."""
+    import numpy as np
+
+    _require((roles[1:] >= roles[:-1]).all(), "a generated token follows a prompt token")
+    same = (sequences[1:] == sequences[:-1]) & (roles[1:] == roles[:-1])
+    _require((positions[1:] > positions[:-1])[same].all(), "positions of a sequence do not ascend")
+    runs = np.flatnonzero(np.concatenate(([True], ~same)))
+    keys = sequences[runs].astype(np.int64) * 2 + roles[runs]
+    _require(len(np.unique(keys)) == len(runs), "tokens of a sequence and role are not contiguous")
+    if len(np.unique(sequences[runs])) != len(runs):  # some sequence has tokens of both roles
+        places = sequences.astype(np.int64) << 32 | positions
+        _require(len(np.unique(places)) == len(positions), "a sequence holds one position twice")
+
+
+def _check_pages(batch: Batch, program: Program) -> None:
+    """Pages that the tokens write or see exist; no written page appears twice in the tables."""
+    import numpy as np
+
+    tables, sequences = batch.page_tables, batch.sequences
+    positions = batch.positions[0]
+    page = positions // program.page_tokens
+    window = furthest_look_back(program.graph)
+    last = np.full(len(tables), -1)
+    np.maximum.at(last, sequences, page)
+    first = np.full(len(tables), 0 if window is None else tables.shape[1])
+    if window is not None:
+        np.minimum.at(first, sequences, np.maximum(positions - window + 1, 0) // program.page_tokens)
+    places = np.arange(tables.shape[1])
+    seen = (places >= first[:, None]) & (places <= last[:, None])
+    _require((tables[seen] >= 0).all(), "a page that a token sees is missing")
+    written = np.unique(tables[sequences, page])
+    counts = np.bincount(tables[tables >= 0])
+    _require(counts[written].max() == 1, "a page that is written belongs to two places")
+
+
+def _check_pages_of_one(batch: Batch, program: Program) -> None:
+    """The same for a step of one token, which is every step of plain decoding."""
+    tables, position = batch.page_tables, batch.positions.item()
+    table, page = tables[batch.sequences.item()], position // program.page_tokens
+    window = furthest_look_back(program.graph)
+    first = 0 if window is None else max(position - window + 1, 0) // program.page_tokens
+    _require(table[first : page + 1].min() >= 0, "a page that a token sees is missing")
+    _require((tables == table[page]).sum() == 1, "a page that is written belongs to two places")

@@ -1,0 +1,1 @@
+"""The port between models and hardware: typed ops over named buffers, built once and checked."""

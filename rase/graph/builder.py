@@ -1,0 +1,217 @@
+"""Builds a graph op by op and checks every tensor against the model's sizes while it does.
+
+An architecture file calls these methods in the order of its paper. A tensor that is absent, or that has
+another shape than the metadata promises, raises ``CorruptModelFile`` with its name and both shapes; a tensor
+that no op reads means that the file computes something else than this architecture, and is refused as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from rase.errors import CorruptModelFile, UnsupportedArchitecture
+from rase.graph import ops
+from rase.graph.check import check_graph
+from rase.graph.ops import CacheGroup, Causal, Graph, Mask, Op, Rope, Value, Weight, Window
+
+__all__ = ["AXES", "GraphBuilder", "Shaped"]
+
+# The axes (out, in) of the matrices that GGUF files of all dense architectures share, by tensor name.
+AXES: dict[str, tuple[str, str]] = {
+    "token_embd": ("vocab", "dim"),
+    "output": ("vocab", "dim"),
+    "attn_q": ("heads", "dim"),
+    "attn_k": ("kv_heads", "dim"),
+    "attn_v": ("kv_heads", "dim"),
+    "attn_output": ("dim", "heads"),
+    "ffn_gate": ("hidden", "dim"),
+    "ffn_up": ("hidden", "dim"),
+    "ffn_down": ("dim", "hidden"),
+}
+
+
+class Shaped(Protocol):
+    """What a graph must know of a tensor: its shape, a matrix as ``(out, in)``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+class GraphBuilder:
+    """``tensors`` are the file's, ``sizes`` gives each axis name its length (vocab, dim, heads, ...).
+
+    Tensor names are given without ``.weight``. An axis or a tensor name that only one architecture knows is
+    declared by that architecture: ``g.sizes["experts"] = 8`` and ``axes=("experts", "dim")``.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Shaped],
+        *,
+        architecture: str,
+        sizes: Mapping[str, int],
+        context_length: int,
+    ) -> None:
+        self.tensors = tensors
+        self.architecture = architecture
+        self.sizes = dict(sizes)
+        self.context_length = context_length
+        self._ops: list[Op] = []
+        self._values: list[Value] = []
+        self._caches: list[CacheGroup] = []
+        self._weights: dict[str, Weight] = {}
+        self._outputs: dict[str, Value] = {}
+
+    # What an architecture file calls
+
+    def has(self, name: str) -> bool:
+        """Whether the file holds the tensor ``name``.weight."""
+        return f"{name}.weight" in self.tensors
+
+    def embed(self, name: str, *, scale: float = 1.0, axes: tuple[str, str] | None = None) -> Value:
+        """Rows of the embedding matrix for the batch's ids -> (tokens, dim)."""
+        weight = self._matrix(name, axes)
+        return self._emit(ops.Embed, weight.shape[1], weight=weight, scale=scale)
+
+    def rms_norm(self, x: Value, name: str, eps: float, group: int | None = None) -> Value:
+        """RMS norm over all of x, or over each ``group`` elements of it with one shared weight."""
+        group = x.dim if group is None else group
+        axis = "dim" if group == x.dim else "head_dim"
+        weight = self._weight(f"{name}.weight", (group,), (axis,))
+        return self._emit(ops.RmsNorm, x.dim, x=x, weight=weight, eps=eps, group=group)
+
+    def linear(self, x: Value, *names: str, axes: tuple[str, str] | None = None) -> Any:
+        """x · Wᵀ for each name, with the bias that the file has beside it, if any: one Value, or a tuple."""
+        outs = tuple(self._linear(x, name, axes) for name in names)
+        return outs[0] if len(outs) == 1 else outs
+
+    def rotate(self, x: Value, rope: Rope, head_dim: int) -> Value:
+        """Rotary embedding of every head of x; ``rope.factors`` is a tensor name without ``.weight``."""
+        if rope.factors is not None and not rope.factors.endswith(".weight"):
+            weight = self._weight(f"{rope.factors}.weight", (rope.n_dims // 2,), ("rope",))
+            rope = replace(rope, factors=weight.name)
+        return self._emit(ops.Rotate, x.dim, x=x, rope=rope, head_dim=head_dim)
+
+    def attention(
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        *,
+        head_dim: int,
+        scale: float | None = None,
+        mask: Mask | None = None,
+        soft_cap: float | None = None,
+        sinks: str | None = None,
+    ) -> Value:
+        """Attention over this layer's cache; ``scale`` defaults to 1/sqrt(head_dim), the mask to causal."""
+        mask = Causal() if mask is None else mask
+        n_heads, n_kv_heads = q.dim // head_dim, k.dim // head_dim
+        cache, layer = self._cache_layer(mask, n_kv_heads, head_dim)
+        return self._emit(
+            ops.Attention, q.dim, q=q, k=k, v=v, cache=cache, layer=layer,
+            n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim,
+            scale=1 / math.sqrt(head_dim) if scale is None else scale, mask=mask, soft_cap=soft_cap,
+            sinks=None if sinks is None else self._weight(f"{sinks}.weight", (n_heads,), ("n_heads",)),
+        )  # fmt: skip
+
+    def silu(self, x: Value) -> Value:
+        """x · sigmoid(x)."""
+        return self._emit(ops.Activate, x.dim, x=x, kind="silu")
+
+    def gelu(self, x: Value, *, tanh: bool = False) -> Value:
+        """GELU in its erf form, or in its tanh form."""
+        return self._emit(ops.Activate, x.dim, x=x, kind="gelu_tanh" if tanh else "gelu")
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """a · b elementwise."""
+        return self._emit(ops.Mul, a.dim, a=a, b=b)
+
+    def add(self, a: Value, b: Value) -> Value:
+        """a + b elementwise."""
+        return self._emit(ops.Add, a.dim, a=a, b=b)
+
+    def logits(
+        self, x: Value, name: str, *, tied: str | None = None, axes: tuple[str, str] | None = None
+    ) -> Value:
+        """Logits of the rows that want them; a file without ``name`` shares the matrix ``tied``."""
+        if tied is not None and not self.has(name):
+            name = tied
+        weight = self._matrix(name, axes)
+        self._expect(weight.name, (weight.shape[0], x.dim))
+        out = self._emit(ops.Logits, weight.shape[0], rows="outputs", x=x, weight=weight)
+        self._outputs["logits"] = out
+        return out
+
+    def finish(self) -> Graph:
+        """The checked graph. Raises ``UnsupportedArchitecture`` for a tensor that no op reads."""
+        unread = [name for name in self.tensors if name not in self._weights]
+        if unread:
+            raise UnsupportedArchitecture(
+                f"tensors that architecture '{self.architecture}' does not have, such as '{unread[0]}'",
+                expected=f"{len(self._weights)} tensors",
+                found=str(len(self.tensors)),
+                hint="The file holds a variant of this architecture that rase does not run.",
+                tensors=unread,
+            )
+        graph = Graph(
+            architecture=self.architecture, ops=tuple(self._ops), values=tuple(self._values),
+            caches=tuple(self._caches), outputs=dict(self._outputs), weights=dict(self._weights),
+            context_length=self.context_length, vocab_size=self.sizes["vocab"], dim=self.sizes["dim"],
+        )  # fmt: skip
+        check_graph(graph)
+        return graph
+
+    # What the methods above share
+
+    def _emit(self, op: type[Op], dim: int, rows: Any = "tokens", **fields: Any) -> Value:
+        out = Value(len(self._values), rows, dim)
+        self._values.append(out)
+        self._ops.append(op(out=out, **fields))
+        return out
+
+    def _linear(self, x: Value, name: str, axes: tuple[str, str] | None) -> Value:
+        weight = self._matrix(name, axes)
+        self._expect(weight.name, (weight.shape[0], x.dim))
+        bias = f"{name}.bias"
+        return self._emit(
+            ops.Linear, weight.shape[0], x=x, weight=weight,
+            bias=self._weight(bias, weight.shape[:1], weight.axes[:1]) if bias in self.tensors else None,
+        )  # fmt: skip
+
+    def _matrix(self, name: str, axes: tuple[str, str] | None) -> Weight:
+        axes = AXES[name.rsplit(".", 1)[-1]] if axes is None else axes
+        return self._weight(f"{name}.weight", tuple(self.sizes[axis] for axis in axes), axes)
+
+    def _weight(self, name: str, shape: tuple[int, ...], axes: tuple[str, ...]) -> Weight:
+        self._expect(name, shape)
+        weight = Weight(name, shape, axes)
+        return self._weights.setdefault(name, weight)
+
+    def _expect(self, name: str, shape: tuple[int, ...]) -> None:
+        found = self.tensors.get(name)
+        if found is None:
+            raise CorruptModelFile(
+                f"tensor '{name}' is missing", expected=f"shape {shape}", found="no such tensor",
+                hint="The file is incomplete, or its metadata describe another model.", tensor=name,
+            )  # fmt: skip
+        if tuple(found.shape) != shape:
+            raise CorruptModelFile(
+                f"tensor '{name}' has the wrong shape", expected=str(shape), found=str(tuple(found.shape)),
+                hint="The file's metadata and its tensors contradict each other.", tensor=name,
+            )  # fmt: skip
+
+    def _cache_layer(self, mask: Mask, n_kv_heads: int, head_dim: int) -> tuple[int, int]:
+        """Index of the cache group for this mask and shape, and of the new layer in it."""
+        window = mask.width if isinstance(mask, Window) else None
+        kind: Any = "full" if window is None else "window"
+        for index, group in enumerate(self._caches):
+            grown = CacheGroup(kind, group.n_layers + 1, n_kv_heads, head_dim, window)
+            if replace(group, n_layers=grown.n_layers) == grown:
+                self._caches[index] = grown
+                return index, group.n_layers
+        self._caches.append(CacheGroup(kind, 1, n_kv_heads, head_dim, window))
+        return len(self._caches) - 1, 0

@@ -1,0 +1,129 @@
+"""Checks that a graph is well formed: a builder's, or one that a rewrite made from another.
+
+The builder blames files; this blames whoever composed the ops, so it raises plain ``ValueError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rase.graph import ops
+from rase.graph.ops import Attention, Embed, Graph, Op, Window
+
+__all__ = ["check_graph"]
+
+
+def check_graph(graph: Graph) -> None:
+    """Raise ``ValueError`` unless every value is written once before it is read and all dimensions agree."""
+    written: set[int] = set()
+    cached: set[tuple[int, int]] = set()
+    for index, op in enumerate(graph.ops):
+        where = f"op {index} ({type(op).__name__})"
+        _require(op.out.id not in written, f"{where} writes %{op.out.id} a second time")
+        _require(graph.values[op.out.id] == op.out, f"{where}: %{op.out.id} differs from the graph's value")
+        for value in op.inputs:
+            _require(value.id in written, f"{where} reads %{value.id} before it is written")
+            _require(graph.values[value.id] == value, f"{where}: %{value.id} differs from the graph's value")
+        for weight in op.weights:
+            _require(graph.weights.get(weight.name) == weight, f"{where}: '{weight.name}' is not the graph's")
+            _require(len(weight.shape) == len(weight.axes), f"{where}: '{weight.name}' lacks axis names")
+        check = _CHECKS.get(type(op))
+        if check is not None:
+            for holds, message in check(op, graph):
+                _require(holds, f"{where}: {message}")
+        if isinstance(op, Attention):
+            slot = (op.cache, op.layer)
+            _require(slot not in cached, f"{where}: cache slot {slot} is written a second time")
+            cached.add(slot)
+        written.add(op.out.id)
+    for cache, group in enumerate(graph.caches):
+        layers = {layer for slot, layer in cached if slot == cache}
+        whole = group.kind == "state" or layers == set(range(group.n_layers))
+        _require(whole, f"cache {cache} has layers that no attention writes")
+    _require(bool(graph.outputs), "the graph has no output")
+    for name, value in graph.outputs.items():
+        _require(value.id in written, f"output '{name}' is never written")
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ValueError(message)
+
+
+Facts = list[tuple[bool, str]]
+
+
+def _matrix(op: Any, graph: Graph) -> Facts:
+    out, depth = op.weight.shape
+    facts = [(op.out.dim == out, f"writes {op.out.dim} elements, its matrix has {out} rows")]
+    if not isinstance(op, Embed):
+        facts.append((op.x.dim == depth, f"reads {op.x.dim} elements, its matrix has {depth} columns"))
+    if getattr(op, "bias", None) is not None:
+        facts.append((op.bias.shape == (out,), f"bias {op.bias.shape} for {out} outputs"))
+    return facts
+
+
+def _embed(op: Embed, graph: Graph) -> Facts:
+    return [(op.weight.shape == (graph.vocab_size, op.out.dim), "its matrix is not (vocab, dim)")]
+
+
+def _rms_norm(op: ops.RmsNorm, graph: Graph) -> Facts:
+    return [
+        (op.out.dim == op.x.dim, "changes the dimension"),
+        (op.group > 0 and op.x.dim % op.group == 0, f"{op.x.dim} elements in groups of {op.group}"),
+        (op.weight.shape == (op.group,), f"weight {op.weight.shape} for groups of {op.group}"),
+        (op.eps > 0, f"eps {op.eps} is not positive"),
+    ]
+
+
+def _rotate(op: ops.Rotate, graph: Graph) -> Facts:
+    rope = op.rope
+    facts = [
+        (op.out.dim == op.x.dim, "changes the dimension"),
+        (op.head_dim > 0 and op.x.dim % op.head_dim == 0, f"{op.x.dim} elements in heads of {op.head_dim}"),
+        (0 < rope.n_dims <= op.head_dim, f"turns {rope.n_dims} of {op.head_dim} elements"),
+        (rope.n_dims % 2 == 0, f"turns an odd number of elements, {rope.n_dims}"),
+        (rope.theta > 0 and rope.scale > 0, "theta and scale must be positive"),
+    ]
+    if rope.factors is not None:
+        factors = graph.weights.get(rope.factors)
+        fit = factors is not None and factors.shape == (rope.n_dims // 2,)
+        facts.append((fit, "factors are not (n_dims/2,)"))
+    return facts
+
+
+def _elementwise(op: Any, graph: Graph) -> Facts:
+    return [(value.dim == op.out.dim, f"operand of {value.dim}, not {op.out.dim}") for value in op.inputs]
+
+
+def _attention(op: Attention, graph: Graph) -> Facts:
+    group = graph.caches[op.cache] if 0 <= op.cache < len(graph.caches) else None
+    window = op.mask.width if isinstance(op.mask, Window) else None
+    return [
+        (op.head_dim > 0 and op.n_kv_heads > 0, "head_dim and n_kv_heads must be positive"),
+        (op.q.dim == op.out.dim == op.n_heads * op.head_dim, f"q has {op.q.dim} elements"),
+        (op.k.dim == op.v.dim == op.n_kv_heads * op.head_dim, f"k, v have {op.k.dim}, {op.v.dim} elements"),
+        (op.n_kv_heads > 0 and op.n_heads % op.n_kv_heads == 0, f"{op.n_heads} / {op.n_kv_heads} heads"),
+        (window is None or window > 0, f"window of {window} tokens"),
+        (op.soft_cap is None or op.soft_cap > 0, f"soft cap {op.soft_cap} is not positive"),
+        (op.sinks is None or op.sinks.shape == (op.n_heads,), "sinks are not one per head"),
+        (
+            group is not None
+            and 0 <= op.layer < group.n_layers
+            and (group.n_kv_heads, group.head_dim) == (op.n_kv_heads, op.head_dim)
+            and (group.kind, group.window) == (("full", None) if window is None else ("window", window)),
+            f"cache {op.cache}, layer {op.layer} does not fit",
+        ),
+    ]
+
+
+def _logits(op: ops.Logits, graph: Graph) -> Facts:
+    return [*_matrix(op, graph), (op.out.rows == "outputs", "must write rows of outputs")]
+
+
+_CHECKS: dict[type[Op], Callable[[Any, Graph], Facts]] = {
+    ops.Embed: _embed, ops.RmsNorm: _rms_norm, ops.Linear: _matrix, ops.Rotate: _rotate,
+    ops.Activate: _elementwise, ops.Mul: _elementwise, ops.Add: _elementwise,
+    ops.Attention: _attention, ops.Logits: _logits,
+}  # fmt: skip

@@ -1,0 +1,223 @@
+"""The op vocabulary: what a model computes, as typed ops over float32 buffers.
+
+A ``Graph`` is a flat list of ops in execution order. Every op writes one new ``Value`` (static single
+assignment), so a backend is free to reuse buffers, to fuse neighbours and to drop what nothing reads.
+Token, row and sequence counts are symbolic (``rows``); every other dimension is fixed. An op that has not
+been invented yet is one more dataclass here: a backend looks ops up by type and refuses unknown ones by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "Activate", "Add", "Attention", "Bidirectional", "CacheGroup", "Causal", "Embed", "Graph", "Linear",
+    "Logits", "Mask", "Mul", "Op", "RmsNorm", "Rope", "Rotate", "Value", "Weight", "Window",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Value:
+    """A float32 buffer ``(rows, dim)``: one row per token of the batch, or one per row that wants output."""
+
+    id: int
+    rows: Literal["tokens", "outputs"]
+    dim: int
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor of the file. ``axes`` names each dimension of ``shape``; a matrix is ``(out, in)``.
+
+    Names in use: vocab, dim, heads (n_heads · head_dim), kv_heads (n_kv_heads · head_dim), hidden, head_dim,
+    n_heads, rope. Tensor parallelism and adapters rewrite a graph by these names.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary position embedding (Su et al., arXiv 2104.09864) of the first ``n_dims`` elements of each head.
+
+    Pair i turns by ``(position / scale) · theta^(-2i / n_dims) / factor[i]``. Pairs are ``neighbour``
+    (2i, 2i+1) or ``half`` (i, i + n_dims/2). ``factors`` names a tensor ``(n_dims/2,)``; without it every
+    factor is 1. ``attn_factor`` multiplies cosine and sine. Elements from ``n_dims`` on pass unchanged.
+    """
+
+    theta: float
+    n_dims: int
+    pairing: Literal["neighbour", "half"]
+    scale: float = 1.0
+    factors: str | None = None
+    attn_factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Causal:
+    """A token sees itself and everything before it."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A token sees ``width`` positions, itself included: keys at distance >= width are masked."""
+
+    width: int
+
+
+@dataclass(frozen=True)
+class Bidirectional:
+    """Every token sees the whole sequence; such a graph runs its input in one step."""
+
+
+Mask = Causal | Window | Bidirectional
+
+
+@dataclass(frozen=True)
+class Op:
+    """Base of all ops: writes ``out``. Operands are the fields of type Value, Weight and Rope."""
+
+    out: Value
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The values that this op reads, in field order."""
+        operands = (getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "out")
+        return tuple(operand for operand in operands if isinstance(operand, Value))
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The weights that this op reads, in field order (rope factors are named by ``Rope.factors``)."""
+        operands = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return tuple(operand for operand in operands if isinstance(operand, Weight))
+
+
+@dataclass(frozen=True)
+class Embed(Op):
+    """out[t] = weight[ids[t]] · scale; weight ``(vocab, dim)``."""
+
+    weight: Weight
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class RmsNorm(Op):
+    """out = x / sqrt(mean(x²) + eps) · weight over each run of ``group`` elements (arXiv 1910.07467).
+
+    ``weight`` is ``(group,)`` and shared by the runs: group is dim, or head_dim for a norm per head.
+    """
+
+    x: Value
+    weight: Weight
+    eps: float
+    group: int
+
+
+@dataclass(frozen=True)
+class Linear(Op):
+    """out = x · weightᵀ + bias; weight ``(out, in)``, bias ``(out,)`` or None."""
+
+    x: Value
+    weight: Weight
+    bias: Weight | None = None
+
+
+@dataclass(frozen=True)
+class Rotate(Op):
+    """out = x with each head of ``head_dim`` elements turned by its token's position."""
+
+    x: Value
+    rope: Rope
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class Activate(Op):
+    """out = f(x) elementwise: silu x·σ(x); gelu with erf; gelu_tanh its tanh form."""
+
+    x: Value
+    kind: Literal["silu", "gelu", "gelu_tanh"]
+
+
+@dataclass(frozen=True)
+class Mul(Op):
+    """out = a · b elementwise."""
+
+    a: Value
+    b: Value
+
+
+@dataclass(frozen=True)
+class Add(Op):
+    """out = a + b elementwise."""
+
+    a: Value
+    b: Value
+
+
+@dataclass(frozen=True)
+class Attention(Op):
+    """Stores k and v of the batch's tokens in the cache, then attends (arXiv 1706.03762).
+
+    q and out ``(tokens, n_heads · head_dim)``; k, v ``(tokens, n_kv_heads · head_dim)``; query head h reads
+    K/V head h // (n_heads / n_kv_heads). Scores are ``scale · q·k``, then, if there is a cap,
+    ``soft_cap · tanh(score / soft_cap)``, then the mask. ``sinks`` ``(n_heads,)`` are scores that join each
+    head's softmax without a value. ``cache`` is a cache group of the graph, ``layer`` an index inside it.
+    """
+
+    q: Value
+    k: Value
+    v: Value
+    cache: int
+    layer: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    scale: float
+    mask: Mask = Causal()
+    soft_cap: float | None = None
+    sinks: Weight | None = None
+
+
+@dataclass(frozen=True)
+class Logits(Op):
+    """out[r] = x[logits_rows[r]] · weightᵀ; weight ``(vocab, dim)``; out has rows ``outputs``."""
+
+    x: Value
+    weight: Weight
+
+
+@dataclass(frozen=True)
+class CacheGroup:
+    """Layers whose cache has one shape and one lifetime: full attention, a window, or a recurrent state."""
+
+    kind: Literal["full", "window", "state"]
+    n_layers: int
+    n_kv_heads: int
+    head_dim: int
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A model for one batch of tokens. ``outputs`` names what it returns; ``weights`` what it reads."""
+
+    architecture: str
+    ops: tuple[Op, ...]
+    values: tuple[Value, ...]  # values[v.id] is v
+    caches: tuple[CacheGroup, ...]
+    outputs: dict[str, Value]
+    weights: dict[str, Weight]  # by tensor name, rope factors included
+    context_length: int
+    vocab_size: int
+    dim: int
+
+    def describe(self) -> str:
+        """A text dump, one line per op, for reading and for comparing two graphs."""
+        from rase.graph.describe import describe
+
+        return describe(self)
