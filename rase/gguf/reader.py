@@ -1,0 +1,141 @@
+"""``GgufFile``: a model in one or more GGUF files, parsed and checked before anything is loaded.
+
+The rule for strings: all of them are UTF-8, and one that is not makes the file corrupt. The rule for
+bounds: nothing is allocated for a count, length, offset or shape that the size of the file contradicts.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from rase.errors import CorruptModelFile
+from rase.gguf.files import InputFile
+from rase.gguf.formats import TensorInfo
+from rase.gguf.header import Header, read_header
+from rase.gguf.split import shard_paths
+
+__all__ = ["GgufFile", "Shard"]
+
+OF_ONE_SHARD = ("split.no", "general.alignment")  # keys that each shard has for itself
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of the model; ``header`` is every byte before its tensor data."""
+
+    path: Path
+    size: int
+    header: bytes
+    file: InputFile  # open as long as the ``GgufFile`` is
+
+
+class GgufFile:
+    """An open model. Use it as a context manager, or call ``close``.
+
+    ``metadata`` holds ``str``, ``int``, ``float``, ``bool``, ``list[str]`` and read-only NumPy arrays (of
+    numbers or booleans); ``types`` the GGUF type of each, such as "uint32" or "array of string".
+    ``tensors`` is in file order: by shard, then by offset. Reading is safe from several threads.
+    """
+
+    metadata: dict[str, Any]
+    types: dict[str, str]
+    tensors: dict[str, TensorInfo]
+    shards: tuple[Shard, ...]
+    version: int
+    alignment: int  # of the first shard
+
+    def __init__(self, shards: list[Shard], headers: list[Header]) -> None:
+        self.shards = tuple(shards)
+        self.version, self.alignment = headers[0].version, headers[0].alignment
+        self.metadata, self.types = _merge_metadata(shards, headers)
+        self.tensors = _merge_tensors(shards, headers)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open the model that ``path``, its only file or any of its shards, belongs to.
+
+        Raises ``ModelFileNotFound`` (absent, or a shard is), ``UnsupportedFormat`` (no GGUF, another version
+        or byte order, a tensor type that rase does not run) or ``CorruptModelFile`` (cut, contradictory).
+        """
+        given = InputFile(path)
+        opened = [given]
+        try:
+            header = read_header(given)
+            paths = shard_paths(given.path, header.metadata)
+            shards: list[Shard] = []
+            headers: list[Header] = []
+            for shard_path in paths:
+                if shard_path == given.path:
+                    file, own = given, header
+                else:
+                    opened.append(file := InputFile(shard_path))
+                    own = read_header(file)
+                    shard_paths(shard_path, own.metadata)  # its name and its metadata must agree, too
+                shards.append(Shard(shard_path, file.size, own.raw, file))
+                headers.append(own)
+            return cls(shards, headers)
+        except BaseException:
+            for file in opened:
+                file.close()
+            raise
+
+    def read(self, info: TensorInfo) -> bytes:
+        """The bytes of one tensor; ``CorruptModelFile`` when the file has shrunk since it was opened."""
+        return self.shards[info.shard].file.read(info.offset, info.nbytes, f"tensor '{info.name}'")
+
+    def close(self) -> None:
+        """Close all files; a second call does nothing."""
+        for shard in self.shards:
+            shard.file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _merge_metadata(shards: list[Shard], headers: list[Header]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The first shard carries the metadata; what a later one adds or repeats must not contradict it."""
+    values, types = dict(headers[0].metadata), dict(headers[0].types)
+    for shard, header in zip(shards[1:], headers[1:], strict=True):
+        for key, value in header.metadata.items():
+            if key in OF_ONE_SHARD:
+                continue
+            if key in values and not _same(values[key], value):
+                raise CorruptModelFile(
+                    f"model file '{shard.path}': metadata key '{key}' differs from that of the first shard",
+                    hint="The shards belong to different models: download all of them again.", path=str(shard.path),
+                )  # fmt: skip
+            values.setdefault(key, value)
+            types.setdefault(key, header.types[key])
+    return values, types
+
+
+def _merge_tensors(shards: list[Shard], headers: list[Header]) -> dict[str, TensorInfo]:
+    tensors: dict[str, TensorInfo] = {}
+    for index, (shard, header) in enumerate(zip(shards, headers, strict=True)):
+        for info in header.tensors:
+            if info.name in tensors:
+                raise CorruptModelFile(
+                    f"model file '{shard.path}': tensor '{info.name}' is in an earlier shard, too",
+                    hint="The shards belong to different models: download all of them again.",
+                    path=str(shard.path), tensor=info.name,
+                )  # fmt: skip
+            tensors[info.name] = replace(info, shard=index)
+    declared = headers[0].metadata.get("split.tensors.count", len(tensors))
+    if len(shards) > 1 and declared != len(tensors):
+        raise CorruptModelFile(
+            f"the model of '{shards[0].path}'", expected=f"{declared} tensors in {len(shards)} shards",
+            found=len(tensors), hint="Download all shards again.", path=str(shards[0].path),
+        )  # fmt: skip
+    return tensors
+
+
+def _same(first: Any, second: Any) -> bool:
+    if hasattr(first, "tobytes") and hasattr(second, "tobytes"):
+        return bool(first.dtype == second.dtype and first.tobytes() == second.tobytes())
+    return type(first) is type(second) and bool(first == second)
