@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rase.backends.check import check_batch
+from rase.errors import InvalidSetting
 from rase.graph.ops import Graph
 
 if TYPE_CHECKING:
@@ -81,6 +82,24 @@ class CompileOptions:
     prefill: Literal["auto", "int8", "f32", "bf16"] = "auto"
     numerics: Literal["fast", "portable"] = "fast"
     max_batch_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        for name, count in (("threads", self.threads), ("max_batch_tokens", self.max_batch_tokens)):
+            if count is not None and count < 1:
+                raise InvalidSetting(name, expected="at least 1", found=str(count))
+        for name, word, known in (
+            ("prefill", self.prefill, ("auto", "int8", "f32", "bf16")),
+            ("numerics", self.numerics, ("fast", "portable")),
+        ):
+            if word not in known:
+                raise InvalidSetting(name, expected="one of " + ", ".join(known), found=repr(word))
+        if self.numerics == "portable" and self.prefill in ("f32", "bf16"):
+            raise InvalidSetting(
+                f"prefill '{self.prefill}' in the portable class",
+                expected="'auto' or 'int8'",
+                found=repr(self.prefill),
+                hint="Unset RASE_PREFILL, or set RASE_NUMERICS=fast.",
+            )
 
 
 @dataclass(frozen=True)

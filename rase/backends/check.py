@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rase.errors import BackendError, ContextLengthExceeded, InvalidRequest
+from rase.errors import BackendError, ContextLengthExceeded, CorruptModelFile, InvalidRequest
 
 if TYPE_CHECKING:
     from rase.backends.base import Batch, Program
     from rase.graph.ops import Graph
 
-__all__ = ["check_batch", "furthest_look_back"]
+__all__ = ["check_batch", "check_rope_factors", "furthest_look_back"]
 
 
 def check_batch(batch: Batch, program: Program) -> None:
@@ -52,6 +52,19 @@ def furthest_look_back(graph: Graph) -> int | None:
     if any(window is None for window in windows):
         return None
     return max((window for window in windows if window is not None), default=1)
+
+
+def check_rope_factors(name: str, factors: Any) -> None:
+    """Raise ``CorruptModelFile`` unless every rope factor of tensor ``name`` is finite and above zero."""
+    import numpy as np
+
+    bad = ~(np.isfinite(factors) & (factors > 0))
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise CorruptModelFile(
+            f"tensor '{name}'", expected="finite numbers above 0", found=f"{factors[at]} at index {at}",
+            hint="The file's rotary frequency factors are damaged.", tensor=name,
+        )  # fmt: skip
 
 
 def _require(holds: Any, what: str) -> None:

@@ -26,8 +26,8 @@ __all__ = ["Architecture", "build", "names", "resolve"]
 _REFUSED = {
     "qwen2": ("it was followed by Qwen3, which rase runs", "Use a Qwen3 GGUF of similar size instead."),
     "phi": (
-        "its files fuse matrices and scale positions in ways that differ between versions, and reading one as "
-        "another gives fluent, wrong text",
+        "its files fuse matrices and scale positions in ways that differ between versions, "
+        "and reading one as another gives fluent, wrong text",
         "Use a Llama, Mistral or Qwen3 GGUF of similar size instead.",
     ),
 }

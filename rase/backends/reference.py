@@ -1,0 +1,232 @@
+"""The oracle: every op in NumPy float64 on dequantized weights, one plain function per op.
+
+Other backends are checked against it, so it is slow and obvious: no fusion, no blocking, one token at a time
+in attention. ``kv_dtype="float16"`` rounds K and V through float32 to float16, as a float16 cache stores
+them; ``"float64"`` does not round. Options that choose arithmetic or threads have no effect here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from rase.backends.base import (
+    PAGE_TOKENS,
+    Backend,
+    Batch,
+    CompileOptions,
+    MemoryEstimate,
+    Program,
+    WeightSource,
+)
+from rase.backends.check import check_rope_factors
+from rase.errors import BackendError, InvalidSetting, UnsupportedArchitecture
+from rase.gguf.dequantize import dequantize
+from rase.gguf.formats import TensorInfo
+from rase.graph import ops
+from rase.graph.ops import Graph, Op
+
+__all__ = ["BACKEND", "ReferenceBackend", "ReferenceProgram"]
+
+Array = Any  # np.ndarray of float64
+
+
+class ReferenceBackend(Backend):
+    """NumPy float64; always available."""
+
+    name = "reference"
+
+    def __init__(self, kv_dtype: Literal["float16", "float64"] = "float64") -> None:
+        if kv_dtype not in ("float16", "float64"):
+            raise InvalidSetting("kv_dtype", expected="'float16' or 'float64'", found=repr(kv_dtype))
+        self.kv_dtype = kv_dtype
+
+    def available(self) -> tuple[bool, str]:
+        return True, f"NumPy {np.__version__}, float64"
+
+    def estimate(
+        self, graph: Graph, tensors: Mapping[str, TensorInfo], options: CompileOptions
+    ) -> MemoryEstimate:
+        _refuse_unknown_ops(graph)
+        elements = sum(math.prod(weight.shape) for weight in graph.weights.values())
+        widest = max(value.dim for value in graph.values)
+        largest = max(math.prod(weight.shape) for weight in graph.weights.values())
+        scratch = 8 * (16 * widest * options.max_batch_tokens + largest)  # live values, one weight as float64
+        return MemoryEstimate(weights=4 * elements, page=_page_bytes(graph), scratch=scratch)
+
+    def compile(self, graph: Graph, weights: WeightSource, options: CompileOptions) -> Program:
+        _refuse_unknown_ops(graph)
+        loaded = {}
+        for info, data in weights.stream(graph.weights):
+            loaded[info.name] = dequantize(info.format, data, info.shape)
+        for op in graph.ops:
+            if isinstance(op, ops.Rotate) and op.rope.factors is not None:
+                check_rope_factors(op.rope.factors, loaded[op.rope.factors])
+        return ReferenceProgram(graph, loaded, self.kv_dtype, options.max_batch_tokens)
+
+
+class ReferenceProgram(Program):
+    """Weights as float32, which holds every dequantized value exactly; all arithmetic is float64."""
+
+    def __init__(self, graph: Graph, weights: dict[str, Any], kv_dtype: str, max_batch_tokens: int) -> None:
+        self.graph, self.max_batch_tokens, self.kv_dtype = graph, max_batch_tokens, kv_dtype
+        self.numerics_class = f"reference-1/float64/kv-{kv_dtype}"
+        self.page_bytes = _page_bytes(graph)
+        self._weights = weights
+        self._keys = [_storage(group, 0) for group in graph.caches]
+        self._values = [_storage(group, 0) for group in graph.caches]
+        self._last_use = {value.id: index for index, op in enumerate(graph.ops) for value in op.inputs}
+        self._closed = False
+
+    def reserve_pages(self, n: int) -> None:
+        more = n - self.reserved_pages
+        if more > 0:
+            for stores in (self._keys, self._values):
+                for cache, group in enumerate(self.graph.caches):
+                    stores[cache] = np.concatenate([stores[cache], _storage(group, more)], axis=1)
+            self.reserved_pages = n
+
+    def run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
+        if self._closed:
+            raise BackendError("this program is closed", hint="Load the model again.")
+        batch.check(self)
+        values: dict[int, Array] = {}
+        with np.errstate(over="ignore"):  # exp(-x) of a large negative x is infinity, and 1/infinity is right
+            for index, op in enumerate(self.graph.ops):
+                values[op.out.id] = _OPS[type(op)](op, [values[value.id] for value in op.inputs], self, batch)
+                for value in op.inputs:
+                    if self._last_use[value.id] == index:
+                        values.pop(value.id, None)
+        logits = values[self.graph.outputs["logits"].id]
+        return np.asarray(logits, np.float32)
+
+    def close(self) -> None:
+        self._closed = True
+        self._weights, self._keys, self._values = {}, [], []
+
+    def weight(self, name: str) -> Array:
+        """One tensor as float64."""
+        return np.asarray(self._weights[name], np.float64)
+
+    def store(self, op: ops.Attention, batch: Batch, k: Array, v: Array) -> None:
+        """Write K and V of the batch's tokens, each (tokens, n_kv_heads, head_dim), into their pages."""
+        if self.kv_dtype == "float16":
+            k, v = (x.astype(np.float32).astype(np.float16).astype(np.float64) for x in (k, v))
+        for t, position in enumerate(batch.positions[0]):
+            page = batch.page_tables[batch.sequences[t], position // self.page_tokens]
+            self._keys[op.cache][op.layer, page, position % self.page_tokens] = k[t]
+            self._values[op.cache][op.layer, page, position % self.page_tokens] = v[t]
+
+    def cached(self, op: ops.Attention, table: Any, first: int, last: int) -> tuple[Array, Array]:
+        """K and V of the positions first to last, each (positions, n_kv_heads, head_dim)."""
+        positions = np.arange(first, last + 1)
+        page, slot = table[positions // self.page_tokens], positions % self.page_tokens
+        return self._keys[op.cache][op.layer, page, slot], self._values[op.cache][op.layer, page, slot]
+
+
+def _storage(group: ops.CacheGroup, pages: int) -> Array:
+    """K or V of one cache group: (layers, pages, page_tokens, n_kv_heads, head_dim)."""
+    return np.zeros((group.n_layers, pages, PAGE_TOKENS, group.n_kv_heads, group.head_dim))
+
+
+def _page_bytes(graph: Graph) -> int:
+    positions = sum(group.n_layers * group.n_kv_heads * group.head_dim for group in graph.caches)
+    return 2 * 8 * PAGE_TOKENS * positions  # K and V, float64
+
+
+def _refuse_unknown_ops(graph: Graph) -> None:
+    for op in graph.ops:
+        if type(op) not in _OPS:
+            raise UnsupportedArchitecture(
+                f"the reference backend does not run op {type(op).__name__} of '{graph.architecture}'"
+            )
+
+
+# One function per op: (op, its input values, the program, the batch) -> the output value, float64 (rows, dim)
+
+
+def _embed(op: ops.Embed, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    return program.weight(op.weight.name)[batch.ids] * op.scale
+
+
+def _rms_norm(op: ops.RmsNorm, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    groups = x[0].reshape(len(x[0]), -1, op.group)  # (tokens, runs, group)
+    mean_square = np.mean(groups**2, axis=-1, keepdims=True)
+    return (groups / np.sqrt(mean_square + op.eps) * program.weight(op.weight.name)).reshape(x[0].shape)
+
+
+def _linear(op: ops.Linear, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    out = x[0] @ program.weight(op.weight.name).T
+    return out if op.bias is None else out + program.weight(op.bias.name)
+
+
+def _rotate(op: ops.Rotate, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    rope, half = op.rope, op.rope.n_dims // 2
+    factor = np.ones(half) if rope.factors is None else program.weight(rope.factors)
+    pair = np.arange(half)
+    frequency = rope.theta ** (-2 * pair / rope.n_dims) / factor
+    angle = (batch.positions[0][:, None, None] / rope.scale) * frequency  # (tokens, 1, pairs)
+    cos, sin = np.cos(angle) * rope.attn_factor, np.sin(angle) * rope.attn_factor
+    first, second = (2 * pair, 2 * pair + 1) if rope.pairing == "neighbour" else (pair, pair + half)
+    heads = x[0].reshape(len(x[0]), -1, op.head_dim)
+    out = heads.copy()
+    out[..., first] = heads[..., first] * cos - heads[..., second] * sin
+    out[..., second] = heads[..., first] * sin + heads[..., second] * cos
+    return out.reshape(x[0].shape)
+
+
+def _activate(op: ops.Activate, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    a = x[0]
+    if op.kind == "silu":
+        return a / (1 + np.exp(-a))
+    if op.kind == "gelu":
+        return 0.5 * a * (1 + np.vectorize(math.erf, otypes=[float])(a / math.sqrt(2)))
+    return 0.5 * a * (1 + np.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a**3)))
+
+
+def _mul(op: ops.Mul, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    return x[0] * x[1]
+
+
+def _add(op: ops.Add, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    return x[0] + x[1]
+
+
+def _attention(op: ops.Attention, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    q = x[0].reshape(-1, op.n_heads, op.head_dim)
+    k, v = (a.reshape(-1, op.n_kv_heads, op.head_dim) for a in x[1:])
+    program.store(op, batch, k, v)
+    sinks = None if op.sinks is None else program.weight(op.sinks.name)
+    out = np.empty_like(q)
+    for t, position in enumerate(batch.positions[0]):
+        first, last = 0, position
+        if isinstance(op.mask, ops.Window):
+            first = max(0, position - op.mask.width + 1)
+        elif isinstance(op.mask, ops.Bidirectional):
+            last = batch.positions[0][batch.sequences == batch.sequences[t]].max()
+        keys, values = program.cached(op, batch.page_tables[batch.sequences[t]], first, last)
+        for head in range(op.n_heads):
+            shared = head // (op.n_heads // op.n_kv_heads)
+            scores = op.scale * (keys[:, shared] @ q[t, head])
+            if op.soft_cap is not None:
+                scores = op.soft_cap * np.tanh(scores / op.soft_cap)
+            top = scores.max() if sinks is None else max(scores.max(), sinks[head])
+            weights = np.exp(scores - top)
+            total = weights.sum() + (0 if sinks is None else np.exp(sinks[head] - top))
+            out[t, head] = weights @ values[:, shared] / total
+    return out.reshape(len(q), -1)
+
+
+def _logits(op: ops.Logits, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    return x[0][batch.logits_rows] @ program.weight(op.weight.name).T
+
+
+_OPS: dict[type[Op], Callable[[Any, list[Array], ReferenceProgram, Batch], Array]] = {
+    ops.Embed: _embed, ops.RmsNorm: _rms_norm, ops.Linear: _linear, ops.Rotate: _rotate,
+    ops.Activate: _activate, ops.Mul: _mul, ops.Add: _add, ops.Attention: _attention, ops.Logits: _logits,
+}  # fmt: skip
+
+BACKEND = ReferenceBackend
