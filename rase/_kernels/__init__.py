@@ -1,0 +1,1 @@
+"""Compiled kernels: the one place with machine code. Nothing here imports the rest of rase."""

@@ -1,0 +1,99 @@
+/* The table of kernels that every instruction-set variant fills, and the types it speaks.
+ *
+ * One source is compiled once per variant (simd/<isa>.c); the variant is chosen once, at import, by dispatch.c.
+ * Everything below is plain C on pointers and counts: no Python, OpenMP, allocation, input/output or globals.
+ *
+ * Words: a linear weight is a matrix (rows, cols) with out = W x. `rows_per_group` = R rows are interleaved into one
+ * packed *group*, so that vector lanes are outputs; the last group is padded with zero rows. Depth is `cols`. */
+#ifndef RASE_KERNELS_H
+#define RASE_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { RASE_PAGE_TOKENS = 32, RASE_CHUNK = 256, RASE_MAX_FORMAT = 64 };
+
+/* What a format multiplies with: float32, or int8 in blocks of 32 (legacy formats) or 256 (K-quants). */
+enum { RASE_ACT_F32 = 0, RASE_ACT_Q8_32 = 1, RASE_ACT_Q8_256 = 2, RASE_ACT_KINDS = 3 };
+
+/* Activations of `m` rows of depth `cols`; only the members of one kind are used.
+ * Q8_32 : x[32b + i] ~ d[b] * q[32b + i],  q in [-127, 127], d = amax / 127, sums[b] = sum of the 32 q,
+ *         dsums[b] = d[b] * (float)sums[b] rounded once.
+ * Q8_256: the same with blocks of 256; sums[g] = sum of the 16 q of group g (16 groups per block); no dsums.
+ * Rows are dense: q (m, cols); d and dsums (m, cols / block); sums (m, cols / 32) or (m, cols / 16); f32 (m, stride). */
+typedef struct {
+    const float *f32;
+    int64_t f32_stride; /* elements between rows of f32 */
+    const int8_t *q;
+    const float *d;
+    const float *dsums;
+    const int32_t *sums;
+} rase_act;
+
+typedef struct {
+    int id;       /* ggml type number */
+    int block;    /* weights per block along depth */
+    int act;      /* RASE_ACT_* */
+    /* Bytes of one packed group of R rows of depth cols; a multiple of 64. */
+    size_t (*group_bytes)(int64_t cols);
+    /* Pack `rows` (1..R) file rows that lie row_bytes apart into one group; missing rows become zeros. */
+    void (*pack)(const uint8_t *src, size_t row_bytes, int rows, int64_t cols, uint8_t *group);
+    /* Dequantize row `lane` of a group: out (cols,), bit-equal to the file format's definition. */
+    void (*row)(const uint8_t *group, int lane, int64_t cols, float *out);
+    /* Dequantize depths [k0, k1) (multiples of block) of a group: out (k1 - k0, R) float32. */
+    void (*panel)(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, float *out);
+    /* out[i * out_stride + g * R + lane] = row (g, lane) . activation row i, for g < n_groups and m0 <= i < m1,
+     * by rules R1 (float weights) and R2 (quantized weights): the bits depend on neither n_groups, m0, m1 nor the variant. */
+    void (*dot)(const uint8_t *groups, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0, int64_t m1,
+                float *out, int64_t out_stride);
+} rase_format;
+
+/* One attention task: all query heads of one KV head, for a run of query tokens of one sequence. */
+typedef struct {
+    const float *q;         /* query rows: token i, head j at q + i * q_stride + j * head_dim; rotated, unscaled */
+    float *out;             /* same shape, stride out_stride */
+    int64_t q_stride, out_stride;
+    int64_t n_tokens;       /* query tokens, positions first_position .. first_position + n_tokens - 1 */
+    int64_t first_position;
+    int64_t group;          /* query heads per KV head */
+    int64_t head_dim;
+    int64_t head_stride;    /* head_dim rounded up to 16: elements of one stored K or V row */
+    int64_t window;         /* keys visible to a query, itself included; 0 = all */
+    float scale;
+    const uint16_t *const *k_pages; /* page p holds positions [32p, 32p + 32): (32, head_stride) float16 of this head */
+    const uint16_t *const *v_pages;
+    float *scratch;         /* rase_kernels.attention_scratch() floats */
+} rase_attention_task;
+
+typedef struct {
+    const char *name;
+    int rows_per_group; /* R */
+    const rase_format *formats[RASE_MAX_FORMAT]; /* by ggml type number; NULL where unsupported */
+
+    /* Quantize one row x (cols,): q (cols,), d (cols/block,), sums, dsums as in rase_act. */
+    void (*quantize_32)(const float *x, int64_t cols, int8_t *q, float *d, int32_t *sums, float *dsums);
+    void (*quantize_256)(const float *x, int64_t cols, int8_t *q, float *d, int32_t *sums);
+
+    /* out[i * out_stride + lane] = sum over k ascending of panel[k * R + lane] * a[i * a_stride + k], one FMA each, i < m. */
+    void (*gemm_f32)(const float *panel, int64_t cols, const float *a, int64_t a_stride, int64_t m, float *out,
+                     int64_t out_stride);
+
+    /* out = x / sqrt(mean(x^2) + eps) * weight over each consecutive `group` of n elements. */
+    void (*rms_norm)(const float *x, const float *weight, int64_t n, int64_t group, float eps, float *out);
+    void (*add)(const float *a, const float *b, int64_t n, float *out);
+    void (*mul)(const float *a, const float *b, int64_t n, float *out);
+    void (*scale)(const float *a, float factor, int64_t n, float *out);
+    void (*silu)(const float *a, int64_t n, float *out);          /* x / (1 + exp(-x)) */
+    void (*silu_mul)(const float *a, const float *b, int64_t n, float *out); /* silu(a) * b, the bits of silu then mul */
+    /* Rotate n_heads heads of head_dim in place; cos, sin (n_dims / 2,); neighbour: pairs (2i, 2i+1), else (i, i + n_dims/2). */
+    void (*rotate)(float *x, int64_t n_heads, int64_t head_dim, int64_t n_dims, int neighbour, const float *cos,
+                   const float *sin);
+    void (*store_f16)(const float *x, int64_t n, int64_t padded, uint16_t *out); /* round to nearest even, pad with +0 */
+    void (*exp)(const float *x, int64_t n, float *out);
+    size_t (*attention_scratch)(int64_t group, int64_t head_stride); /* floats */
+    void (*attention)(const rase_attention_task *task);
+} rase_kernels;
+
+extern const rase_kernels rase_kernels_scalar, rase_kernels_avx2, rase_kernels_avx512;
+
+#endif

@@ -1,0 +1,71 @@
+# What other extensions see of kernels.pyx: the C table (kernels.h) and the variant that owns a pointer to it.
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t
+
+cdef extern from "kernels.h" nogil:
+    enum:
+        RASE_PAGE_TOKENS
+        RASE_MAX_FORMAT
+        RASE_ACT_F32
+        RASE_ACT_Q8_32
+        RASE_ACT_Q8_256
+        RASE_ACT_KINDS
+
+    ctypedef struct rase_act:
+        const float *f32
+        int64_t f32_stride
+        const int8_t *q
+        const float *d
+        const float *dsums
+        const int32_t *sums
+
+    ctypedef struct rase_format:
+        int id
+        int block
+        int act
+        size_t (*group_bytes)(int64_t) noexcept nogil
+        void (*pack)(const uint8_t *, size_t, int, int64_t, uint8_t *) noexcept nogil
+        void (*row)(const uint8_t *, int, int64_t, float *) noexcept nogil
+        void (*panel)(const uint8_t *, int64_t, int64_t, int64_t, float *) noexcept nogil
+        void (*dot)(const uint8_t *, int64_t, int64_t, const rase_act *, int64_t, int64_t, float *, int64_t) noexcept nogil
+
+    ctypedef struct rase_attention_task:
+        const float *q
+        float *out
+        int64_t q_stride
+        int64_t out_stride
+        int64_t n_tokens
+        int64_t first_position
+        int64_t group
+        int64_t head_dim
+        int64_t head_stride
+        int64_t window
+        float scale
+        const uint16_t **k_pages
+        const uint16_t **v_pages
+        float *scratch
+
+    ctypedef struct rase_kernels:
+        const char *name
+        int rows_per_group
+        const rase_format **formats
+        void (*quantize_32)(const float *, int64_t, int8_t *, float *, int32_t *, float *) noexcept nogil
+        void (*quantize_256)(const float *, int64_t, int8_t *, float *, int32_t *) noexcept nogil
+        void (*gemm_f32)(const float *, int64_t, const float *, int64_t, int64_t, float *, int64_t) noexcept nogil
+        void (*rms_norm)(const float *, const float *, int64_t, int64_t, float, float *) noexcept nogil
+        void (*add)(const float *, const float *, int64_t, float *) noexcept nogil
+        void (*mul)(const float *, const float *, int64_t, float *) noexcept nogil
+        void (*scale)(const float *, float, int64_t, float *) noexcept nogil
+        void (*silu)(const float *, int64_t, float *) noexcept nogil
+        void (*silu_mul)(const float *, const float *, int64_t, float *) noexcept nogil
+        void (*rotate)(float *, int64_t, int64_t, int64_t, int, const float *, const float *) noexcept nogil
+        void (*store_f16)(const float *, int64_t, int64_t, uint16_t *) noexcept nogil
+        void (*exp)(const float *, int64_t, float *) noexcept nogil
+        size_t (*attention_scratch)(int64_t, int64_t) noexcept nogil
+        void (*attention)(const rase_attention_task *) noexcept nogil
+
+cdef class Variant:
+    cdef const rase_kernels *table
+    cdef const rase_format *format(self, int format_id) except NULL
+
+cdef unsigned float_enter() noexcept nogil
+cdef void float_leave(unsigned state) noexcept nogil

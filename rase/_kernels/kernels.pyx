@@ -1,0 +1,237 @@
+"""The kernel variants of this build, and every kernel as a call on arrays.
+
+A running model never comes through here: `program.pyx` takes a variant's C table. Tests, the loader (packing) and
+`rase runtime probe` do. What a kernel computes is stated in kernels.h.
+"""
+
+cimport cython
+from cython.parallel cimport prange
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t
+from libc.stdlib cimport free, malloc
+
+cdef extern from "dispatch.h" nogil:
+    int rase_variant_count()
+    const rase_kernels *rase_variant(int index)
+    const char *rase_variant_missing(int index)
+    unsigned rase_float_enter()
+    void rase_float_leave(unsigned state)
+
+
+cdef unsigned float_enter() noexcept nogil:
+    return rase_float_enter()
+
+
+cdef void float_leave(unsigned state) noexcept nogil:
+    rase_float_leave(state)
+
+
+def float_environment_saved():
+    """Set IEEE arithmetic for the calling thread and give the old control register back (for tests)."""
+    cdef unsigned state = rase_float_enter()
+    rase_float_leave(state)
+    return state
+
+
+def set_float_environment(unsigned state):
+    """Set the calling thread's float control register, as a careless host library would (for tests)."""
+    rase_float_leave(state)
+
+
+def variants():
+    """Return ``[(name, missing)]``, weakest first; ``missing`` is None or the feature that this machine lacks."""
+    found = []
+    cdef int index
+    cdef const char *missing
+    for index in range(rase_variant_count()):
+        missing = rase_variant_missing(index)
+        found.append((rase_variant(index).name.decode(), None if missing == NULL else missing.decode()))
+    return found
+
+
+cdef class Variant:
+    """One instruction set's kernels. Raises ValueError for a name that is not built or does not run here."""
+
+    def __cinit__(self, str name not None):
+        for index, (known, missing) in enumerate(variants()):
+            if known == name:
+                if missing is not None:
+                    raise ValueError(f"{name} needs {missing}")
+                self.table = rase_variant(index)
+                return
+        raise ValueError(f"no variant {name}")
+
+    @property
+    def name(self):
+        return self.table.name.decode()
+
+    @property
+    def rows_per_group(self):
+        """R: rows of a matrix that are interleaved into one packed group."""
+        return self.table.rows_per_group
+
+    cdef const rase_format *format(self, int format_id) except NULL:
+        cdef const rase_format *found = NULL
+        if 0 <= format_id < RASE_MAX_FORMAT:
+            found = self.table.formats[format_id]
+        if found == NULL:
+            raise ValueError(f"no kernel for format {format_id}")
+        return found
+
+    def supports(self, int format_id):
+        return 0 <= format_id < RASE_MAX_FORMAT and self.table.formats[format_id] != NULL
+
+    def packed_bytes(self, int format_id, int64_t rows, int64_t cols):
+        """Bytes of a packed matrix: groups of R rows, the last one padded."""
+        cdef int r = self.table.rows_per_group
+        return (rows + r - 1) // r * self.format(format_id).group_bytes(cols)
+
+    def activation_kind(self, int format_id):
+        """'f32', 'q8_32' or 'q8_256': what the format's integer path multiplies with."""
+        return ("f32", "q8_32", "q8_256")[self.format(format_id).act]
+
+    def pack(self, int format_id, const uint8_t[::1] data, int64_t rows, int64_t cols, uint8_t[::1] out, int threads=1):
+        """Pack the file bytes of a (rows, cols) matrix into ``out`` (``packed_bytes`` long, 64-byte aligned)."""
+        cdef const rase_format *fmt = self.format(format_id)
+        cdef int64_t r = self.table.rows_per_group, groups = (rows + r - 1) // r, g
+        cdef size_t group_bytes = fmt.group_bytes(cols)
+        if rows < 1 or cols < 1 or data.shape[0] % rows or out.shape[0] != groups * <int64_t>group_bytes:
+            raise ValueError("sizes of data or out do not fit the matrix")
+        cdef size_t row_bytes = data.shape[0] // rows
+        cdef const uint8_t *source = &data[0]
+        cdef uint8_t *target = &out[0]
+        for g in prange(groups, nogil=True, schedule="static", num_threads=threads):
+            fmt.pack(source + g * r * row_bytes, row_bytes, <int>(r if rows - g * r > r else rows - g * r), cols,
+                     target + g * group_bytes)
+
+    def rows(self, int format_id, const uint8_t[::1] packed, int64_t cols, const int64_t[::1] which, float[:, ::1] out):
+        """Dequantize the rows ``which`` of a packed matrix into ``out`` (len(which), cols)."""
+        cdef const rase_format *fmt = self.format(format_id)
+        cdef int64_t r = self.table.rows_per_group, i
+        cdef size_t group_bytes = fmt.group_bytes(cols)
+        if out.shape[0] != which.shape[0] or out.shape[1] != cols:
+            raise ValueError("out must be (len(which), cols)")
+        for i in range(which.shape[0]):
+            if not 0 <= which[i] < packed.shape[0] // <int64_t>group_bytes * r:
+                raise IndexError(which[i])
+            fmt.row(&packed[0] + which[i] // r * group_bytes, <int>(which[i] % r), cols, &out[i, 0])
+
+    def panel(self, int format_id, const uint8_t[::1] packed, int64_t cols, int64_t group, int64_t k0, int64_t k1, float[:, ::1] out):
+        """Dequantize depths [k0, k1) of one group into ``out`` (k1 - k0, R)."""
+        cdef const rase_format *fmt = self.format(format_id)
+        if out.shape[0] != k1 - k0 or out.shape[1] != self.table.rows_per_group or k0 % fmt.block or not 0 <= k0 < k1 <= cols:
+            raise ValueError("out must be (k1 - k0, R)")
+        fmt.panel(&packed[0] + group * fmt.group_bytes(cols), cols, k0, k1, &out[0, 0])
+
+    def linear(self, int format_id, const uint8_t[::1] packed, int64_t rows, const float[:, ::1] x, float[:, ::1] out,
+               int64_t first_group=0, int64_t last_group=-1):
+        """out (m, groups * R) = x (m, cols) times the packed matrix, by the format's own path (R1 or R2)."""
+        cdef const rase_format *fmt = self.format(format_id)
+        cdef int64_t m = x.shape[0], cols = x.shape[1], r = self.table.rows_per_group, i
+        cdef size_t group_bytes = fmt.group_bytes(cols)
+        if last_group < 0:
+            last_group = (rows + r - 1) // r
+        if out.shape[0] != m or out.shape[1] < last_group * r or packed.shape[0] < last_group * <int64_t>group_bytes:
+            raise ValueError("out must be (m, groups * R)")
+        cdef rase_act act
+        cdef int64_t block = fmt.block, sums = 1
+        act.f32, act.f32_stride, act.q, act.d, act.dsums, act.sums = &x[0, 0], cols, NULL, NULL, NULL, NULL
+        cdef int8_t *q = <int8_t *>malloc(m * cols + 64)
+        cdef float *d = <float *>malloc(4 * m * cols)
+        cdef float *dsums = <float *>malloc(4 * m * cols)
+        cdef int32_t *s = <int32_t *>malloc(4 * m * cols)
+        if q == NULL or d == NULL or dsums == NULL or s == NULL:
+            free(q); free(d); free(dsums); free(s)
+            raise MemoryError
+        if fmt.act == RASE_ACT_Q8_32:
+            for i in range(m):
+                self.table.quantize_32(&x[i, 0], cols, q + i * cols, d + i * (cols // 32), s + i * (cols // 32), dsums + i * (cols // 32))
+        elif fmt.act == RASE_ACT_Q8_256:
+            for i in range(m):
+                self.table.quantize_256(&x[i, 0], cols, q + i * cols, d + i * (cols // 256), s + i * (cols // 16))
+        act.q, act.d, act.dsums, act.sums = q, d, dsums, s
+        with nogil:
+            fmt.dot(&packed[0] + first_group * group_bytes, last_group - first_group, cols, &act, 0, m,
+                    &out[0, first_group * r], out.shape[1])
+        free(q); free(d); free(dsums); free(s)
+
+    def quantize(self, str kind, const float[::1] x, int8_t[::1] q, float[::1] d, int32_t[::1] sums, float[::1] dsums):
+        """Quantize one row; array sizes as in kernels.h (``dsums`` is only written for q8_32)."""
+        cdef int64_t n = x.shape[0], block = 32 if kind == "q8_32" else 256, group = 32 if kind == "q8_32" else 16
+        if n % block or q.shape[0] != n or d.shape[0] != n // block or sums.shape[0] != n // group:
+            raise ValueError("sizes do not fit")
+        if block == 32:
+            self.table.quantize_32(&x[0], n, &q[0], &d[0], &sums[0], &dsums[0])
+        else:
+            self.table.quantize_256(&x[0], n, &q[0], &d[0], &sums[0])
+
+    def gemm_f32(self, const float[:, ::1] panel, const float[:, ::1] a, float[:, ::1] out):
+        """out (m, R) = a (m, depth) times panel (depth, R)."""
+        if panel.shape[1] != self.table.rows_per_group or a.shape[1] != panel.shape[0] or out.shape[0] != a.shape[0] or out.shape[1] != panel.shape[1]:
+            raise ValueError("sizes do not fit")
+        self.table.gemm_f32(&panel[0, 0], panel.shape[0], &a[0, 0], a.shape[1], a.shape[0], &out[0, 0], out.shape[1])
+
+    def rms_norm(self, const float[::1] x, const float[::1] weight, float eps, float[::1] out):
+        if x.shape[0] % weight.shape[0] or out.shape[0] != x.shape[0]:
+            raise ValueError("sizes do not fit")
+        self.table.rms_norm(&x[0], &weight[0], x.shape[0], weight.shape[0], eps, &out[0])
+
+    def unary(self, str name, const float[::1] x, float[::1] out):
+        """'exp' or 'silu', elementwise."""
+        if out.shape[0] != x.shape[0]:
+            raise ValueError("sizes do not fit")
+        if name == "exp":
+            self.table.exp(&x[0], x.shape[0], &out[0])
+        elif name == "silu":
+            self.table.silu(&x[0], x.shape[0], &out[0])
+        else:
+            raise ValueError(name)
+
+    def binary(self, str name, const float[::1] a, const float[::1] b, float[::1] out):
+        """'add', 'mul' or 'silu_mul', elementwise."""
+        if a.shape[0] != b.shape[0] or a.shape[0] != out.shape[0]:
+            raise ValueError("sizes do not fit")
+        if name == "add":
+            self.table.add(&a[0], &b[0], a.shape[0], &out[0])
+        elif name == "mul":
+            self.table.mul(&a[0], &b[0], a.shape[0], &out[0])
+        elif name == "silu_mul":
+            self.table.silu_mul(&a[0], &b[0], a.shape[0], &out[0])
+        else:
+            raise ValueError(name)
+
+    def rotate(self, float[:, ::1] heads, const float[::1] cos, const float[::1] sin, bint neighbour):
+        """Rotate heads (n_heads, head_dim) in place; cos, sin (n_dims / 2,)."""
+        if cos.shape[0] != sin.shape[0] or 2 * cos.shape[0] > heads.shape[1]:
+            raise ValueError("sizes do not fit")
+        self.table.rotate(&heads[0, 0], heads.shape[0], heads.shape[1], 2 * cos.shape[0], neighbour, &cos[0], &sin[0])
+
+    def store_f16(self, const float[::1] x, uint16_t[::1] out):
+        """Round to float16, pad with zeros up to len(out), a multiple of 16."""
+        if out.shape[0] % 16 or out.shape[0] < x.shape[0]:
+            raise ValueError("sizes do not fit")
+        self.table.store_f16(&x[0], x.shape[0], out.shape[0], &out[0])
+
+    def attention(self, const float[:, :, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t[:, :, ::1] v, int64_t first_position,
+                  float scale, int64_t window, float[:, :, ::1] out):
+        """q, out (tokens, group, head_dim); k, v (pages, 32, head_stride) float16 bits of one KV head."""
+        cdef int64_t n_pages = k.shape[0], i
+        if out.shape[0] != q.shape[0] or v.shape[0] != n_pages or 32 * n_pages < first_position + q.shape[0] or k.shape[2] % 16 or k.shape[1] != 32:
+            raise ValueError("sizes do not fit")
+        cdef rase_attention_task task
+        cdef const uint16_t **k_pages = <const uint16_t **>malloc(n_pages * sizeof(void *))
+        cdef const uint16_t **v_pages = <const uint16_t **>malloc(n_pages * sizeof(void *))
+        task.scratch = <float *>malloc(4 * self.table.attention_scratch(q.shape[1], k.shape[2]))
+        if k_pages == NULL or v_pages == NULL or task.scratch == NULL:
+            free(k_pages); free(v_pages); free(task.scratch)
+            raise MemoryError
+        for i in range(n_pages):
+            k_pages[i], v_pages[i] = &k[i, 0, 0], &v[i, 0, 0]
+        task.q, task.out = &q[0, 0, 0], &out[0, 0, 0]
+        task.q_stride = task.out_stride = q.shape[1] * q.shape[2]
+        task.n_tokens, task.first_position = q.shape[0], first_position
+        task.group, task.head_dim, task.head_stride = q.shape[1], q.shape[2], k.shape[2]
+        task.window, task.scale = window, scale
+        task.k_pages, task.v_pages = k_pages, v_pages
+        with nogil:
+            self.table.attention(&task)
+        free(k_pages); free(v_pages); free(task.scratch)

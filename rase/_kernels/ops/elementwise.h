@@ -1,0 +1,79 @@
+/* Row-local kernels: norm, sums and products, SiLU, rotary embedding, float16 store. float32 throughout, sums by rule R1. */
+#ifndef RASE_OPS_ELEMENTWISE_H
+#define RASE_OPS_ELEMENTWISE_H
+
+static inline v16 load_lanes(const float *p, int lanes) { return lanes == 16 ? v16_load(p) : v16_load_n(p, lanes); }
+static inline void store_lanes(float *p, v16 x, int lanes) {
+    if (lanes == 16) v16_store(p, x);
+    else v16_store_n(p, x, lanes);
+}
+static inline int lanes_at(int64_t i, int64_t n) { return n - i < 16 ? (int)(n - i) : 16; }
+
+/* Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019. */
+static void rms_norm(const float *x, const float *weight, int64_t n, int64_t group, float eps, float *out) {
+    for (int64_t start = 0; start < n; start += group, x += group, out += group) {
+        v16 squares = v16_zero();
+        for (int64_t i = 0; i < group; i += 16) {
+            v16 v = load_lanes(x + i, lanes_at(i, group));
+            squares = v16_fma(v, v, squares);
+        }
+        v16 inverse = v16_set1(1.0f / sqrtf(v16_sum(squares) / (float)group + eps));
+        for (int64_t i = 0; i < group; i += 16) {
+            int lanes = lanes_at(i, group);
+            v16 v = v16_mul(load_lanes(x + i, lanes), inverse);
+            store_lanes(out + i, v16_mul(v, load_lanes(weight + i, lanes)), lanes);
+        }
+    }
+}
+
+static inline v16 v16_silu(v16 x) {
+    return v16_div(x, v16_add(v16_exp(v16_sub(v16_zero(), x)), v16_set1(1.0f)));
+}
+
+#define UNARY(NAME, EXPRESSION)                                          \
+    static void NAME(const float *a, int64_t n, float *out) {            \
+        for (int64_t i = 0; i < n; i += 16) {                            \
+            int lanes = lanes_at(i, n);                                  \
+            v16 x = load_lanes(a + i, lanes);                            \
+            store_lanes(out + i, EXPRESSION, lanes);                     \
+        }                                                                \
+    }
+#define BINARY(NAME, EXPRESSION)                                                  \
+    static void NAME(const float *a, const float *b, int64_t n, float *out) {     \
+        for (int64_t i = 0; i < n; i += 16) {                                     \
+            int lanes = lanes_at(i, n);                                           \
+            v16 x = load_lanes(a + i, lanes), y = load_lanes(b + i, lanes);       \
+            store_lanes(out + i, EXPRESSION, lanes);                              \
+        }                                                                         \
+    }
+UNARY(silu, v16_silu(x))
+BINARY(add, v16_add(x, y))
+BINARY(mul, v16_mul(x, y))
+BINARY(silu_mul, v16_mul(v16_silu(x), y))
+#undef UNARY
+#undef BINARY
+
+static void scale(const float *a, float factor, int64_t n, float *out) {
+    for (int64_t i = 0; i < n; i++) out[i] = a[i] * factor;
+}
+
+/* Su et al., "RoFormer", 2021: (a, b) -> (a cos - b sin, b cos + a sin); one product is rounded, the other enters by FMA. */
+static void rotate(float *x, int64_t n_heads, int64_t head_dim, int64_t n_dims, int neighbour, const float *cos,
+                   const float *sin) {
+    int64_t half = n_dims / 2, step = neighbour ? 2 : 1, apart = neighbour ? 1 : half;
+    for (int64_t head = 0; head < n_heads; head++, x += head_dim) {
+        for (int64_t i = 0; i < half; i++) {
+            float a = x[step * i], b = x[step * i + apart];
+            x[step * i] = f_fma(a, cos[i], -(b * sin[i]));
+            x[step * i + apart] = f_fma(b, cos[i], a * sin[i]);
+        }
+    }
+}
+
+static void store_f16(const float *x, int64_t n, int64_t padded, uint16_t *out) {
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) v16_to_f16(out + i, v16_load(x + i));
+    if (i < padded) v16_to_f16(out + i, i < n ? v16_load_n(x + i, (int)(n - i)) : v16_zero());
+}
+
+#endif

@@ -1,0 +1,5 @@
+#include "avx512.h"
+
+#include "variant.h"
+
+RASE_TABLE(avx512)

@@ -1,0 +1,112 @@
+/* AVX-512 (F, BW, DQ, VL) with VNNI: 16 rows per group. Meanings: scalar.h. */
+#ifndef RASE_SIMD_AVX512_H
+#define RASE_SIMD_AVX512_H
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "half.h"
+
+#define RASE_R 16
+#define RASE_TILE_ROWS 8
+
+static inline float f_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+typedef __m512 v16;
+
+static inline v16 v16_zero(void) { return _mm512_setzero_ps(); }
+static inline v16 v16_set1(float x) { return _mm512_set1_ps(x); }
+static inline v16 v16_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void v16_store(float *p, v16 x) { _mm512_storeu_ps(p, x); }
+static inline v16 v16_load_n(const float *p, int n) { return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
+static inline void v16_store_n(float *p, v16 x, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), x); }
+static inline v16 v16_add(v16 x, v16 y) { return _mm512_add_ps(x, y); }
+static inline v16 v16_sub(v16 x, v16 y) { return _mm512_sub_ps(x, y); }
+static inline v16 v16_mul(v16 x, v16 y) { return _mm512_mul_ps(x, y); }
+static inline v16 v16_div(v16 x, v16 y) { return _mm512_div_ps(x, y); }
+static inline v16 v16_fma(v16 x, v16 y, v16 z) { return _mm512_fmadd_ps(x, y, z); }
+static inline v16 v16_max(v16 x, v16 y) { return _mm512_max_ps(x, y); }
+static inline v16 v16_min(v16 x, v16 y) { return _mm512_min_ps(x, y); }
+static inline v16 v16_abs(v16 x) { return _mm512_abs_ps(x); }
+static inline v16 v16_keep_nan(v16 x, v16 y) { return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x); }
+static inline v16 v16_pow2_magic(v16 x) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(127)), 23));
+}
+static inline v16 v16_from_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline void v16_to_f16(uint16_t *p, v16 x) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+static inline void v16_to_i8(int8_t *p, v16 x) {
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
+}
+static inline float v16_sum(v16 x) {
+    __m256 e = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_shuffle_ps(s, s, 1)));
+}
+static inline float v16_maxall(v16 x) { return _mm512_reduce_max_ps(x); }
+/* Sixteen sums at once: every fold halves the number of vectors; fold 8 joins i and i + 8, fold 4 i and i + 4, and so on. */
+static inline v16 v16_sum16(const v16 *x) {
+    __m512 f8[8], f4[4], f2[2];
+    for (int i = 0; i < 8; i++) /* 256-bit halves: x[i], x[i + 8] */
+        f8[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[i], x[i + 8], 0x44), _mm512_shuffle_f32x4(x[i], x[i + 8], 0xee));
+    for (int i = 0; i < 4; i++) /* 128-bit quarters: i, i + 8, i + 4, i + 12 */
+        f4[i] = _mm512_add_ps(_mm512_shuffle_f32x4(f8[i], f8[i + 4], 0x88), _mm512_shuffle_f32x4(f8[i], f8[i + 4], 0xdd));
+    for (int i = 0; i < 2; i++) /* in each quarter: two lanes of i, two of i + 2 */
+        f2[i] = _mm512_add_ps(_mm512_shuffle_ps(f4[i], f4[i + 2], 0x44), _mm512_shuffle_ps(f4[i], f4[i + 2], 0xee));
+    __m512 r = _mm512_add_ps(_mm512_shuffle_ps(f2[0], f2[1], 0x88), _mm512_shuffle_ps(f2[0], f2[1], 0xdd));
+    /* quarters of r hold vectors 0-3, 8-11, 4-7, 12-15, each in the order 0 2 1 3 */
+    const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    return _mm512_permutexvar_ps(order, r);
+}
+
+typedef __m512 rf;
+typedef __m512i ri;
+typedef __m512i rb;
+
+static inline rf rf_zero(void) { return _mm512_setzero_ps(); }
+static inline rf rf_set1(float x) { return _mm512_set1_ps(x); }
+static inline rf rf_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void rf_store(float *p, rf x) { _mm512_storeu_ps(p, x); }
+static inline rf rf_mul(rf x, rf y) { return _mm512_mul_ps(x, y); }
+static inline rf rf_add(rf x, rf y) { return _mm512_add_ps(x, y); }
+static inline rf rf_sub(rf x, rf y) { return _mm512_sub_ps(x, y); }
+static inline rf rf_fma(rf x, rf y, rf z) { return _mm512_fmadd_ps(x, y, z); }
+static inline rf rf_fnma(rf x, rf y, rf z) { return _mm512_fnmadd_ps(x, y, z); }
+static inline rf rf_from_f16(const uint16_t *p) { return v16_from_f16(p); }
+static inline rf rf_from_bf16(const uint16_t *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+static inline rf rf_from_ri(ri x) { return _mm512_cvtepi32_ps(x); }
+
+static inline ri ri_zero(void) { return _mm512_setzero_si512(); }
+static inline ri ri_set1(int32_t x) { return _mm512_set1_epi32(x); }
+static inline ri ri_add(ri x, ri y) { return _mm512_add_epi32(x, y); }
+static inline ri ri_sub(ri x, ri y) { return _mm512_sub_epi32(x, y); }
+static inline ri ri_mul(ri x, ri y) { return _mm512_mullo_epi32(x, y); }
+static inline ri ri_from_i8(const int8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+static inline ri ri_from_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+
+static inline rb rb_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+static inline rb rb_set1(uint8_t x) { return _mm512_set1_epi8((char)x); }
+static inline rb rb_and(rb x, rb y) { return _mm512_and_si512(x, y); }
+static inline rb rb_or(rb x, rb y) { return _mm512_or_si512(x, y); }
+static inline rb rb_shr(rb x, int n) { return _mm512_srli_epi16(x, (unsigned)n); }
+static inline rb rb_shl(rb x, int n) { return _mm512_slli_epi16(x, (unsigned)n); }
+
+static inline __m512i avx512_four(const int8_t *a) { /* becomes the instruction's own broadcast operand */
+    int32_t four;
+    memcpy(&four, a, 4);
+    return _mm512_set1_epi32(four);
+}
+static inline ri ri_dot_u8(ri acc, rb w, const int8_t *a) { return _mm512_dpbusd_epi32(acc, w, avx512_four(a)); }
+/* vpdpbusd wants unsigned weights: (w + 128) . a, and the accumulator starts at -128 * sum(a). */
+static inline ri ri_dot_s8_start(int32_t sum) { return _mm512_set1_epi32(-128 * sum); }
+static inline ri ri_dot_s8(ri acc, rb w, const int8_t *a) {
+    return _mm512_dpbusd_epi32(acc, _mm512_xor_si512(w, _mm512_set1_epi8((char)0x80)), avx512_four(a));
+}
+
+#endif

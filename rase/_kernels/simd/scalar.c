@@ -1,0 +1,5 @@
+#include "scalar.h"
+
+#include "variant.h"
+
+RASE_TABLE(scalar)

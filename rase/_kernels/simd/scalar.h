@@ -1,0 +1,136 @@
+/* Plain C lanes: the baseline variant (x86-64-v1, any processor) and the meaning of every primitive.
+ *
+ * v16 is the 16-lane float vector of rule R1. rf, ri and rb are R lanes of float32, int32 and 4 bytes (one row's four
+ * consecutive depths). The other simd headers define the same names with the same bits. */
+#ifndef RASE_SIMD_SCALAR_H
+#define RASE_SIMD_SCALAR_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "half.h"
+
+#define RASE_R 16
+#define RASE_TILE_ROWS 4 /* activation rows that one pass over a group keeps in registers */
+
+/* a * b + c rounded once, without an FMA instruction: the product is exact in double, the sum is rounded to odd, so that
+ * the final rounding to float32 is the only one that matters. Boldo and Melquiond, "Emulation of FMA and correctly
+ * rounded sums: proved algorithms using rounding to odd", 2008. */
+static inline float f_fma(float a, float b, float c) {
+    double p = (double)a * (double)b, s = p + (double)c;
+    uint64_t bits;
+    memcpy(&bits, &s, 8);
+    if ((bits & 1) == 0 && (bits & 0x7ff0000000000000u) != 0x7ff0000000000000u) {
+        double t = s - p, error = (p - (s - t)) + ((double)c - t);
+        if (error != 0.0) {
+            bits += ((error > 0.0) == (s > 0.0)) ? 1 : (uint64_t)-1;
+            memcpy(&s, &bits, 8);
+        }
+    }
+    return (float)s;
+}
+
+#define LANES16 for (int l = 0; l < 16; l++)
+typedef struct { float v[16]; } v16;
+
+static inline v16 v16_zero(void) { v16 r; LANES16 r.v[l] = 0.0f; return r; }
+static inline v16 v16_set1(float x) { v16 r; LANES16 r.v[l] = x; return r; }
+static inline v16 v16_load(const float *p) { v16 r; memcpy(&r, p, 64); return r; }
+static inline void v16_store(float *p, v16 a) { memcpy(p, &a, 64); }
+static inline v16 v16_load_n(const float *p, int n) { v16 r; LANES16 r.v[l] = l < n ? p[l] : 0.0f; return r; }
+static inline void v16_store_n(float *p, v16 a, int n) { memcpy(p, &a, 4 * (size_t)n); }
+static inline v16 v16_add(v16 a, v16 b) { v16 r; LANES16 r.v[l] = a.v[l] + b.v[l]; return r; }
+static inline v16 v16_sub(v16 a, v16 b) { v16 r; LANES16 r.v[l] = a.v[l] - b.v[l]; return r; }
+static inline v16 v16_mul(v16 a, v16 b) { v16 r; LANES16 r.v[l] = a.v[l] * b.v[l]; return r; }
+static inline v16 v16_div(v16 a, v16 b) { v16 r; LANES16 r.v[l] = a.v[l] / b.v[l]; return r; }
+static inline v16 v16_fma(v16 a, v16 b, v16 c) { v16 r; LANES16 r.v[l] = f_fma(a.v[l], b.v[l], c.v[l]); return r; }
+/* a > b ? a : b, so b where either is NaN (MAXPS). */
+static inline v16 v16_max(v16 a, v16 b) { v16 r; LANES16 r.v[l] = a.v[l] > b.v[l] ? a.v[l] : b.v[l]; return r; }
+static inline v16 v16_min(v16 a, v16 b) { v16 r; LANES16 r.v[l] = a.v[l] < b.v[l] ? a.v[l] : b.v[l]; return r; }
+static inline v16 v16_abs(v16 a) { v16 r; LANES16 r.v[l] = fabsf(a.v[l]); return r; }
+/* Where x is NaN: x, else y. */
+static inline v16 v16_keep_nan(v16 x, v16 y) { v16 r; LANES16 r.v[l] = x.v[l] != x.v[l] ? x.v[l] : y.v[l]; return r; }
+/* 2^n from the float `magic + n` with magic = 1.5 * 2^23 and -126 <= n <= 127. */
+static inline v16 v16_pow2_magic(v16 a) {
+    v16 r;
+    LANES16 {
+        uint32_t bits;
+        memcpy(&bits, &a.v[l], 4);
+        bits = (bits + 127) << 23;
+        memcpy(&r.v[l], &bits, 4);
+    }
+    return r;
+}
+static inline v16 v16_from_f16(const uint16_t *p) { v16 r; LANES16 r.v[l] = half_to_float(p[l]); return r; }
+static inline void v16_to_f16(uint16_t *p, v16 a) { LANES16 p[l] = float_to_half(a.v[l]); }
+/* Round to the nearest integer (ties to even) and to int8; |a| <= 127. */
+static inline void v16_to_i8(int8_t *p, v16 a) { LANES16 p[l] = (int8_t)(int32_t)((a.v[l] + 12582912.0f) - 12582912.0f); }
+/* Fold 16 lanes by 8, 4, 2, 1: the order of rule R1. */
+static inline float v16_sum(v16 a) {
+    for (int half = 8; half; half >>= 1)
+        for (int l = 0; l < half; l++) a.v[l] = a.v[l] + a.v[l + half];
+    return a.v[0];
+}
+static inline float v16_maxall(v16 a) {
+    for (int half = 8; half; half >>= 1)
+        for (int l = 0; l < half; l++) a.v[l] = a.v[l] > a.v[l + half] ? a.v[l] : a.v[l + half];
+    return a.v[0];
+}
+/* Lane i of the result is v16_sum(a[i]). */
+static inline v16 v16_sum16(const v16 *a) { v16 r; LANES16 r.v[l] = v16_sum(a[l]); return r; }
+
+#define LANES_R for (int l = 0; l < RASE_R; l++)
+#define BYTES_R for (int i = 0; i < RASE_R * 4; i++)
+typedef struct { float v[RASE_R]; } rf;
+typedef struct { int32_t v[RASE_R]; } ri;
+typedef struct { uint8_t v[RASE_R * 4]; } rb;
+
+static inline rf rf_zero(void) { rf r; LANES_R r.v[l] = 0.0f; return r; }
+static inline rf rf_set1(float x) { rf r; LANES_R r.v[l] = x; return r; }
+static inline rf rf_load(const float *p) { rf r; memcpy(&r, p, sizeof r); return r; }
+static inline void rf_store(float *p, rf a) { memcpy(p, &a, sizeof a); }
+static inline rf rf_mul(rf a, rf b) { rf r; LANES_R r.v[l] = a.v[l] * b.v[l]; return r; }
+static inline rf rf_add(rf a, rf b) { rf r; LANES_R r.v[l] = a.v[l] + b.v[l]; return r; }
+static inline rf rf_sub(rf a, rf b) { rf r; LANES_R r.v[l] = a.v[l] - b.v[l]; return r; }
+static inline rf rf_fma(rf a, rf b, rf c) { rf r; LANES_R r.v[l] = f_fma(a.v[l], b.v[l], c.v[l]); return r; }
+/* c - a * b rounded once. */
+static inline rf rf_fnma(rf a, rf b, rf c) { rf r; LANES_R r.v[l] = f_fma(-a.v[l], b.v[l], c.v[l]); return r; }
+static inline rf rf_from_f16(const uint16_t *p) { rf r; LANES_R r.v[l] = half_to_float(p[l]); return r; }
+static inline rf rf_from_bf16(const uint16_t *p) {
+    rf r;
+    LANES_R { uint32_t bits = (uint32_t)p[l] << 16; memcpy(&r.v[l], &bits, 4); }
+    return r;
+}
+static inline rf rf_from_ri(ri a) { rf r; LANES_R r.v[l] = (float)a.v[l]; return r; }
+
+static inline ri ri_zero(void) { ri r; LANES_R r.v[l] = 0; return r; }
+static inline ri ri_set1(int32_t x) { ri r; LANES_R r.v[l] = x; return r; }
+static inline ri ri_add(ri a, ri b) { ri r; LANES_R r.v[l] = a.v[l] + b.v[l]; return r; }
+static inline ri ri_sub(ri a, ri b) { ri r; LANES_R r.v[l] = a.v[l] - b.v[l]; return r; }
+static inline ri ri_mul(ri a, ri b) { ri r; LANES_R r.v[l] = a.v[l] * b.v[l]; return r; }
+static inline ri ri_from_i8(const int8_t *p) { ri r; LANES_R r.v[l] = p[l]; return r; }
+static inline ri ri_from_u8(const uint8_t *p) { ri r; LANES_R r.v[l] = p[l]; return r; }
+
+static inline rb rb_load(const uint8_t *p) { rb r; memcpy(&r, p, sizeof r); return r; }
+static inline rb rb_set1(uint8_t x) { rb r; BYTES_R r.v[i] = x; return r; }
+static inline rb rb_and(rb a, rb b) { rb r; BYTES_R r.v[i] = a.v[i] & b.v[i]; return r; }
+static inline rb rb_or(rb a, rb b) { rb r; BYTES_R r.v[i] = a.v[i] | b.v[i]; return r; }
+/* Bits that a neighbour byte shifts in are undefined in the other variants: always mask after a shift. n is a constant. */
+static inline rb rb_shr(rb a, int n) { rb r; BYTES_R r.v[i] = (uint8_t)(a.v[i] >> n); return r; }
+static inline rb rb_shl(rb a, int n) { rb r; BYTES_R r.v[i] = (uint8_t)(a.v[i] << n); return r; }
+
+/* acc[lane] += sum of w[lane][0..3] * a[0..3]; w unsigned, at most 63 so that no variant saturates; a in [-127, 127]. */
+static inline ri ri_dot_u8(ri acc, rb w, const int8_t *a) {
+    LANES_R for (int i = 0; i < 4; i++) acc.v[l] += (int32_t)w.v[4 * l + i] * (int32_t)a[i];
+    return acc;
+}
+/* The same with signed weights in [-128, 127]. A variant may compute (w + 128) . a instead: ri_dot_s8_start(sum of all a
+ * that will follow) is what the accumulator starts from. */
+static inline ri ri_dot_s8_start(int32_t sum) { (void)sum; return ri_zero(); }
+static inline ri ri_dot_s8(ri acc, rb w, const int8_t *a) {
+    LANES_R for (int i = 0; i < 4; i++) acc.v[l] += (int32_t)(int8_t)w.v[4 * l + i] * (int32_t)a[i];
+    return acc;
+}
+
+#endif
