@@ -261,9 +261,6 @@ class Cancelled(EngineError):
 
     code = "cancelled"
 
-    def __init__(self, what: str, **facts: Any) -> None:
-        super().__init__(f"{what}: cancelled by the caller", **facts)
-
 
 class InvalidSetting(EngineError):
     """An environment variable or configuration option with a bad value."""

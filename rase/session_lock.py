@@ -65,12 +65,12 @@ class FifoLock:
             if holder is not None and holder.thread == hold.thread:
                 raise SessionBusy(
                     f"{self.name} is already in use by this thread",
-                    hint="A callback cannot generate on the session that calls it: return first.")  # fmt: skip
+                    hint="A callback cannot generate on the session that calls it.")  # fmt: skip
             self._queue.append(weakref.ref(hold))
             self._advance()
         while not hold.turn.wait(POLL_SECONDS):
             if hold.cancelled is not None and hold.cancelled():
-                raise Cancelled(f"waiting for {self.name}")
+                raise Cancelled(f"waiting for {self.name} was cancelled")
             with self._mutex:
                 self._advance()
 

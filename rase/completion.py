@@ -1,0 +1,308 @@
+"""Completion: from messages or a prompt to text, the one pipeline behind HTTP, command line and Python.
+
+``prepare`` does everything that can be refused: it renders, encodes and checks, and computes nothing. ``run``
+generates. What ``run`` hands to ``on_piece``, joined, is the text of the choice, byte for byte.
+
+Rules: prompt and answer together fill at most the context. A prompt that leaves no room for one token
+(``prompt_tokens >= context_length``) is refused; ``max_tokens`` beyond the room ends with finish reason
+``length``. A choice that its callback stops, or that ``cancelled`` stops, has finish reason ``cancelled``.
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from rase.engine.config import GenerationConfig
+from rase.errors import Cancelled, ContextLengthExceeded, InsufficientMemory, InvalidRequest, NoChatTemplate
+
+if TYPE_CHECKING:
+    from rase.session import ModelSession
+    from rase.text.chat import ChatMessage
+
+__all__ = [
+    "MAX_CHOICES", "MAX_STOPS", "MAX_STOP_LENGTH", "Choice", "Completion", "Piece", "Prepared", "TextRequest",
+    "TokenLogprob", "normalise_stop", "prepare", "run",
+]  # fmt: skip
+
+MAX_CHOICES = 16
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 4096  # characters: text is held back by as much while a stop string may still complete
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRequest:
+    """What a caller wants: a chat (``messages``) or a raw completion (``prompt``, text or token ids)."""
+
+    messages: Sequence[ChatMessage] | None = None
+    prompt: str | Sequence[int] | None = None
+    config: GenerationConfig = field(default_factory=GenerationConfig)
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A request that can run: ids, effective limits, and the stop strings in normal form."""
+
+    ids: list[int]
+    config: GenerationConfig  # with the model's end tokens, and max_tokens within the context
+    stop: tuple[str, ...]
+    n: int
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """One chosen token: natural-log probability before temperature and filters, and the best alternatives."""
+
+    id: int
+    text: str
+    logprob: float
+    top: tuple[tuple[int, str, float], ...] = ()  # (id, text, logprob), best first
+
+
+@dataclass
+class Piece:
+    """What one token added to a choice. ``text`` may be empty: half a character, or held back for a stop."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprob]
+
+
+@dataclass
+class Choice:
+    """One finished answer. ``token_ids`` holds every token that was generated, those of a stop string too."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    logprobs: list[TokenLogprob]
+
+
+@dataclass
+class Completion:
+    """All choices with usage and timings.
+
+    ``ttft_s`` is from the call of ``run`` to the first token, waiting for the session included; ``prefill_s``
+    the computation of the prompt; ``decode_s`` from the first token to the end, over all choices.
+    """
+
+    choices: list[Choice]
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    ttft_s: float
+    prefill_s: float
+    decode_s: float
+    model: str
+    fingerprint: str
+
+    @property
+    def text(self) -> str:
+        """Text of the first choice."""
+        return self.choices[0].text
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decode speed: tokens after the first of each choice, over the time that they took."""
+        steps = self.completion_tokens - len(self.choices)
+        return steps / self.decode_s if steps > 0 and self.decode_s > 0 else 0.0
+
+
+def normalise_stop(value: Any) -> tuple[str, ...]:
+    """Return stop strings as a tuple: None and [] are none, a string is one.
+
+    Raises ``InvalidRequest`` for an empty string, another type, more than ``MAX_STOPS``, or one that is
+    longer than ``MAX_STOP_LENGTH`` characters.
+    """
+    if value is None:
+        return ()
+    stops = (value,) if isinstance(value, str) else value
+    if not isinstance(stops, (list, tuple)) or not all(isinstance(stop, str) for stop in stops):
+        raise InvalidRequest("stop", expected="a string or a list of strings", found=_short(value), param="stop")
+    if len(stops) > MAX_STOPS:
+        raise InvalidRequest("stop", expected=f"at most {MAX_STOPS} strings", found=len(stops), param="stop")
+    for stop in stops:
+        if not 1 <= len(stop) <= MAX_STOP_LENGTH:
+            raise InvalidRequest(
+                "stop", expected=f"strings of 1 to {MAX_STOP_LENGTH} characters", found=f"{len(stop)} characters",
+                param="stop")  # fmt: skip
+    return tuple(dict.fromkeys(stops))
+
+
+def prepare(session: ModelSession, request: TextRequest) -> Prepared:
+    """Render, encode and check ``request``: whatever the caller can correct is raised here, before any compute.
+
+    Raises ``InvalidRequest`` and its kinds (``ContextLengthExceeded``, ``ChatTemplateError``,
+    ``NoChatTemplate``, ``InvalidGenerationConfig``) and ``InsufficientMemory`` for a prompt that the cache
+    can never hold.
+    """
+    n = _count(request.n)
+    stop = normalise_stop(request.stop)
+    param, ids = _encode(session, request)
+    if not ids:
+        raise InvalidRequest("the prompt is empty", expected="at least one token", found="none", param=param)
+    rows = session.decoder.program.graph.vocab_size
+    for id in ids:
+        if not 0 <= id < rows:
+            raise InvalidRequest("token id", expected=f"0 to {rows - 1}", found=id, param=param)
+    room = session.context_length - len(ids)
+    if room < 1:
+        raise ContextLengthExceeded(len(ids), session.context_length, param=param)
+    _check_pages(session, len(ids))
+    config = request.config
+    if session.decoder.vocab_size is not None:
+        config.check_vocab(session.decoder.vocab_size)
+    ends = tuple(dict.fromkeys((*config.stop_tokens, *sorted(session.end_tokens))))
+    return Prepared(ids, replace(config, stop_tokens=ends, max_tokens=min(config.max_tokens, room)), stop, n)
+
+
+def run(
+    session: ModelSession,
+    prepared: Prepared,
+    on_piece: Callable[[Piece], object] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Completion:
+    """Generate. Waits for the session, evaluates the prompt once and each choice after the other.
+
+    ``on_piece`` is called in this thread for every token; returning False stops its choice. ``cancelled`` is
+    asked while waiting, between chunks of the prompt and before each token; when it says True the answer is
+    what there is so far. What a callback raises passes through, and the session can be used again at once.
+
+    Raises ``SessionBusy`` for a callback that uses the session that calls it, ``InvalidLogits``,
+    ``InsufficientMemory`` and ``BackendError``.
+    """
+    from rase.engine import generation
+
+    start = time.perf_counter()
+    done = Completion([], len(prepared.ids), 0, 0, 0.0, 0.0, 0.0, session.id, session.fingerprint)
+    decoder = session.decoder
+    try:
+        with session.lock(cancelled):
+            try:
+                before = time.perf_counter()
+                decoder.cancelled = cancelled
+                logits = decoder.prefill(prepared.ids)
+                first = time.perf_counter()
+                done.prefill_s, done.ttft_s = first - before, first - start
+                for index in range(prepared.n):
+                    decoder.truncate(len(prepared.ids))
+                    text = _ChoiceText(session, prepared, index, on_piece)
+                    result = generation.continue_from(
+                        decoder, logits, prepared.ids, prepared.config, choice=index, cancelled=cancelled,
+                        on_sampled=text.push)  # fmt: skip
+                    done.choices.append(text.finish(result.stop_reason))
+                done.decode_s = time.perf_counter() - first
+            finally:
+                decoder.cancelled = None
+                decoder.truncate(0)  # the pages go back at once: an idle session holds no conversation
+    except (Cancelled, generation.Cancelled):
+        pass
+    for index in range(len(done.choices), prepared.n):  # cancelled while waiting or inside the prompt
+        done.choices.append(Choice(index, "", [], "cancelled", []))
+    done.completion_tokens = sum(len(choice.token_ids) for choice in done.choices)
+    return done
+
+
+class _ChoiceText:
+    """Turns the tokens of one choice into safe text: whole characters, nothing of a stop string."""
+
+    def __init__(
+        self, session: ModelSession, prepared: Prepared, index: int, on_piece: Callable[[Piece], object] | None
+    ) -> None:
+        from rase.text.stream import StopText
+
+        self._tokenizer, self._on_piece = session.tokenizer, on_piece
+        self._want_logprobs = prepared.config.logprobs is not None
+        self._characters, self._stops = session.tokenizer.stream(), StopText(prepared.stop)
+        self._choice = Choice(index, "", [], "stop", [])
+        self._texts: list[str] = []
+        self._stopped = self._refused = False
+
+    def push(self, sampled: Any) -> bool:
+        """Take one token; False ends the choice."""
+        logprobs = [self._logprob(sampled)] if self._want_logprobs else []
+        self._choice.token_ids.append(sampled.id)
+        self._choice.logprobs += logprobs
+        text = self._stops.push(self._characters.push(sampled.id))
+        self._stopped = self._stops.stopped
+        self._emit(text, [sampled.id], logprobs)
+        return not (self._stopped or self._refused)
+
+    def finish(self, reason: Any) -> Choice:
+        """Emit what was held back and return the choice."""
+        if not (self._stopped or self._refused):
+            tail = self._stops.push(self._characters.flush())
+            self._emit(tail + ("" if self._stops.stopped else self._stops.finish()), [], [])
+            self._stopped = self._stops.stopped
+        names: dict[str, FinishReason] = {"MaxTokens": "length", "StopToken": "stop", "Cancelled": "cancelled"}
+        self._choice.finish_reason = "stop" if self._stopped else names[reason.name]
+        self._choice.text = "".join(self._texts)
+        return self._choice
+
+    def _emit(self, text: str, ids: list[int], logprobs: list[TokenLogprob]) -> None:
+        if text or ids:
+            self._texts.append(text)
+            if self._on_piece is not None:
+                answer = self._on_piece(Piece(self._choice.index, text, ids, logprobs))
+                self._refused = answer is False
+
+    def _logprob(self, sampled: Any) -> TokenLogprob:
+        piece = self._tokenizer.piece
+        top = tuple((id, piece(id), value) for id, value in sampled.top)
+        return TokenLogprob(sampled.id, piece(sampled.id), sampled.logprob, top)
+
+
+def _encode(session: ModelSession, request: TextRequest) -> tuple[str, list[int]]:
+    """The name of the field that carries the input, and its token ids."""
+    if (request.messages is None) == (request.prompt is None):
+        raise InvalidRequest("a request", expected="either messages or a prompt", found="both or neither")
+    if request.messages is not None:
+        if session.chat_template is None:
+            raise NoChatTemplate(
+                f"model '{session.id}' has no chat template", param="messages",
+                hint="Use a raw completion, or register the model with --chat-template.")  # fmt: skip
+        segments = session.chat_template.render_segments(request.messages, **request.template_kwargs)
+        return "messages", session.tokenizer.encode_segments(segments)
+    if isinstance(request.prompt, str):
+        return "prompt", session.tokenizer.encode(request.prompt, add_special_tokens=True)
+    return "prompt", [_id(id) for id in request.prompt or ()]
+
+
+def _check_pages(session: ModelSession, tokens: int) -> None:
+    pool = session.decoder.pool
+    pages = -(-tokens // pool.page_tokens)
+    if pages > pool.capacity:
+        page = session.decoder.program.page_bytes
+        raise InsufficientMemory(
+            f"the KV cache of a prompt of {tokens} tokens", needed=pages * page, available=pool.capacity * page,
+            hint="Shorten the prompt, or free memory and load the model again.")  # fmt: skip
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_CHOICES:
+        raise InvalidRequest("n", expected=f"a whole number from 1 to {MAX_CHOICES}", found=_short(value), param="n")
+    return value
+
+
+def _id(value: Any) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise InvalidRequest("prompt", expected="text or token ids", found=_short(value), param="prompt") from None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

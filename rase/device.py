@@ -1,0 +1,102 @@
+"""Devices: which backend runs a model, chosen by preference and proved by a real operation.
+
+Only the CPU exists today. ``Auto`` takes the best device that is present; a device asked for by name that
+is absent is an error, never a silent fallback.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from rase import env
+from rase.errors import BackendError, BackendUnavailable, InvalidRequest
+
+if TYPE_CHECKING:
+    from rase.backends.base import Backend
+
+__all__ = ["DevicePreference", "RuntimeDevice"]
+
+
+class DevicePreference(Enum):
+    """What the caller asks for; ``parse`` also takes the lower-case words."""
+
+    Auto = "auto"
+    Cpu = "cpu"
+    Cuda = "cuda"
+    Metal = "metal"
+
+    @classmethod
+    def parse(cls, value: DevicePreference | str) -> DevicePreference:
+        """Return the preference that ``value`` names. Raises ``InvalidRequest`` for an unknown word."""
+        if isinstance(value, cls):
+            return value
+        try:
+            return cls(str(value).lower())
+        except ValueError:
+            names = "one of " + ", ".join(member.value for member in cls)
+            raise InvalidRequest("device", expected=names, found=repr(value), param="device") from None
+
+
+@dataclass(frozen=True)
+class RuntimeDevice:
+    """A device that is present, with the name of the backend that drives it."""
+
+    name: str
+    backend_name: str
+
+    @classmethod
+    def select(
+        cls, preference: DevicePreference | RuntimeDevice | str = DevicePreference.Auto
+    ) -> RuntimeDevice:
+        """Choose the device for ``preference``.
+
+        Raises ``BackendUnavailable`` when the device named is absent or its kernels cannot run here, and
+        ``InvalidRequest`` for a word that names no device.
+        """
+        if isinstance(preference, RuntimeDevice):
+            return preference
+        wanted = DevicePreference.parse(preference)
+        if wanted in (DevicePreference.Cuda, DevicePreference.Metal):
+            raise BackendUnavailable(
+                f"device '{wanted.value}'", expected="a backend for it", found="only the cpu backend",
+                hint="Use device 'cpu' or 'auto'.")  # fmt: skip
+        return cls("cpu", env.get("RASE_BACKEND"))
+
+    def is_accelerated(self) -> bool:
+        """Whether the device is something faster than the CPU."""
+        return self.name != "cpu"
+
+    def backend(self) -> Backend:
+        """Return the backend. Raises ``BackendUnavailable`` with the reason when it cannot run here."""
+        from rase.backends import get_backend
+
+        backend = get_backend(self.backend_name)
+        usable, reason = backend.available()
+        if not usable:
+            raise BackendUnavailable(f"backend '{self.backend_name}'", found=reason)
+        return backend
+
+    def smoke_test(self) -> None:
+        """Run one token through a small graph (embedding, matrices, attention) whose answer is known.
+
+        Raises ``BackendError`` when the logits are not exactly the expected ones.
+        """
+        from rase.backends.base import PROMPT, Batch, CompileOptions
+        from rase.probe import expected_logits, probe_model
+
+        graph, weights = probe_model()
+        program = self.backend().compile(graph, weights, CompileOptions(max_batch_tokens=8))
+        try:
+            program.reserve_pages(1)
+            found = program.run(Batch.of([2], 0, [0], PROMPT))[0].tolist()
+        finally:
+            program.close()
+        expected = expected_logits(2)
+        if found != expected:
+            raise BackendError(f"smoke test of device '{self.name}'", expected=expected, found=found)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a person or a script wants to know about the device."""
+        return {"device": self.name, "backend": self.backend_name, "accelerated": self.is_accelerated()}

@@ -1,1 +1,0 @@
-"""The engine: KV cache pages, decoding one sequence, sampling and the generation loop."""

@@ -1,0 +1,116 @@
+"""Loading: a GGUF file becomes a compiled program, planned from metadata and hashed while it is read.
+
+Order matters: the architecture, every shape and the memory that the model will take are checked before a byte
+of tensor data is read, and what is compiled is the very buffer that was hashed.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rase import env
+from rase.device import RuntimeDevice
+from rase.errors import InsufficientMemory
+from rase.memory import available_memory
+
+if TYPE_CHECKING:
+    from rase.backends.base import Backend, CompileOptions, Program
+    from rase.engine.kv_cache import PagePool
+    from rase.gguf.reader import GgufFile
+    from rase.graph.ops import Graph
+    from rase.models import Architecture
+
+__all__ = ["LoadedProgram", "Progress", "close_with", "end_ids", "load_program", "plan_memory"]
+
+Progress = Callable[[int, int], object]  # bytes done, bytes in all
+KV_SHARE = 0.9  # of the memory that is left after weights and scratch, at most this part becomes KV cache
+
+
+@dataclass
+class LoadedProgram:
+    """A compiled model file: what runs, where its pages come from, and what the file said."""
+
+    program: Program
+    pool: PagePool
+    architecture: Architecture
+    metadata: Mapping[str, Any]
+    paths: tuple[str, ...]  # of the shards
+    digests: tuple[str, ...]  # SHA-256 of each, of the bytes that were read
+
+
+def load_program(
+    path: str | os.PathLike[str],
+    device: RuntimeDevice,
+    *,
+    architecture: str | None = None,
+    context_length: int | None = None,
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> LoadedProgram:
+    """Open, check, plan and compile the model file ``path`` (any shard of a split file).
+
+    ``architecture`` is a registered name or alias; without it the file's own ``general.architecture`` counts.
+    ``context_length`` bounds the context below the file's own. Raises what the GGUF reader, the architecture
+    and the backend raise, ``ManifestError`` when the file is of another architecture than ``architecture``,
+    ``InsufficientMemory`` before any tensor is read, and ``Cancelled``.
+    """
+    from rase import models
+    from rase.backends.base import CompileOptions
+    from rase.engine.kv_cache import PagePool
+    from rase.gguf.reader import GgufFile
+    from rase.gguf.stream import HashedTensors
+
+    backend = device.backend()
+    options = CompileOptions(prefill=env.get("RASE_PREFILL"), numerics=env.get("RASE_NUMERICS"))
+    with GgufFile.open(path) as file:
+        graph = models.build(file.metadata, file.tensors, architecture, context_length)
+        budget = plan_memory(backend, graph, file, options)
+        weights = HashedTensors(file, progress, cancelled)
+        program = backend.compile(graph, weights, options)
+        try:
+            named = models.resolve(architecture or graph.architecture)
+            return LoadedProgram(
+                program, PagePool(program, budget), named, file.metadata,
+                tuple(os.fspath(shard.path) for shard in file.shards), weights.digests)  # fmt: skip
+        except BaseException:
+            program.close()
+            raise
+
+
+def plan_memory(backend: Backend, graph: Graph, file: GgufFile, options: CompileOptions) -> int:
+    """Return the KV budget in bytes, or raise ``InsufficientMemory`` when weights and one page do not fit.
+
+    The cache grows with use: a long context costs nothing at load. Its budget is what the whole context takes,
+    or ``KV_SHARE`` of the memory that weights and scratch leave.
+    """
+    estimate = backend.estimate(graph, file.tensors, options)
+    available = available_memory()
+    reading = max((info.nbytes for info in file.tensors.values()), default=0)  # the buffer that is hashed
+    needed = estimate.weights + estimate.scratch + reading + estimate.page
+    if needed > available:
+        raise InsufficientMemory(f"model '{os.fspath(file.shards[0].path)}'", needed=needed, available=available)
+    left = available - estimate.weights - estimate.scratch
+    whole = estimate.page * -(-graph.context_length // estimate.page_tokens)
+    return max(estimate.page, min(whole, int(left * KV_SHARE)))
+
+
+def end_ids(metadata: Mapping[str, Any]) -> frozenset[int]:
+    """Token ids that end an answer according to the file: end of sequence, of turn, of message."""
+    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
+    found = (metadata.get(f"tokenizer.ggml.{key}") for key in keys)
+    return frozenset(int(id) for id in found if isinstance(id, int))
+
+
+def close_with(user: object, program: Program) -> None:
+    """Close ``program`` when ``user`` dies, but never in a forked child: its threads stayed in the parent."""
+    owner = os.getpid()
+
+    def close() -> None:
+        if os.getpid() == owner:
+            program.close()
+
+    weakref.finalize(user, close).atexit = False

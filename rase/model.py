@@ -1,0 +1,269 @@
+"""``rase.load(...)`` and ``Model``: the interface for people, over sessions and the completion pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+
+from rase.device import DevicePreference
+from rase.errors import BackendError, InvalidRequest, ModelFileNotFound
+from rase.session_cache import process_cache
+from rase.streaming import Stream
+
+if TYPE_CHECKING:
+    from rase.completion import Completion, Piece, Prepared, TextRequest
+    from rase.loading import Progress
+    from rase.session import ModelSession
+    from rase.text.chat import ChatMessage
+
+__all__ = ["Answer", "Model", "Options", "load"]
+
+Messages = "str | Sequence[Mapping[str, Any] | ChatMessage]"
+
+
+class Options(TypedDict, total=False):
+    """Options of one generation, all optional: the fields of ``GenerationConfig`` and of ``TextRequest``."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float
+    min_p: float
+    seed: int
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    logprobs: int | None
+    stop_tokens: Sequence[int]
+    stop: str | Sequence[str] | None
+    n: int
+    template_kwargs: Mapping[str, Any]
+
+
+class Answer(str):
+    """The text of an answer: a plain ``str`` that also knows its ``completion`` (choices, usage, timings)."""
+
+    completion: Completion
+
+    def __new__(cls, completion: Completion) -> Self:
+        answer = super().__new__(cls, completion.text)
+        answer.completion = completion
+        return answer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Answer, (self.completion,)
+
+
+def load(
+    id_or_path: str | os.PathLike[str],
+    store: str | os.PathLike[str] | None = None,
+    device: DevicePreference | str = "auto",
+    *,
+    tokenizer: str | os.PathLike[str] | None = None,
+    architecture: str | None = None,
+    context_length: int | None = None,
+    chat_template: str | None = None,
+    progress: Progress | None = None,
+) -> Model:
+    """Load a registered model by id, or a ``.gguf`` file by its path.
+
+    An id is looked up in ``store`` (default: ``RASE_STORE``, else the user's data folder), verified, and loaded
+    once per process: two ``Model`` objects share one session. A path (a ``Path``, or text that ends in ``.gguf``
+    or holds a ``/``) needs no store; ``tokenizer``, ``architecture``, ``context_length`` and ``chat_template``
+    then take the place of a manifest.
+
+    Raises what ``ModelSession.load`` raises, ``ModelNotFound``, and ``InvalidRequest`` for an option of a file
+    that is given with an id.
+    """
+    from rase.session import ModelSession
+
+    given = {
+        "tokenizer": tokenizer, "architecture": architecture, "context_length": context_length,
+        "chat_template": chat_template}  # fmt: skip
+    text = os.fspath(id_or_path)
+    if not isinstance(id_or_path, str) or text.endswith(".gguf") or os.sep in text:
+        if not Path(text).is_file():
+            raise ModelFileNotFound(f"'{text}'", expected="a GGUF file", found="nothing there", hint="Check the path.")
+        return Model(ModelSession.load_file(text, device, progress=progress, **given))  # type: ignore[arg-type]
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidRequest(
+                name, expected="no value with a registered model", found=repr(value), param=name,
+                hint="The manifest states it: register the model again to change it.")  # fmt: skip
+    from rase.registry.sources import default_store
+    from rase.registry.store import ModelRegistry
+
+    registry = ModelRegistry.open(default_store() if store is None else store)
+    return Model(process_cache().get_or_load(registry, text, device, progress))
+
+
+class Model:
+    """A loaded model. Calls from several threads wait for each other, first come, first served.
+
+    ``chat`` and ``complete`` return an ``Answer``; ``stream`` yields pieces of text; ``achat``, ``acomplete`` and
+    ``astream`` do the same without blocking the event loop. Options are those of ``Options``; ``cancelled`` is a
+    function that ends the generation by returning True.
+    """
+
+    def __init__(self, session: ModelSession) -> None:
+        self._session: ModelSession | None = session
+        _open_models.add(self)
+
+    @property
+    def session(self) -> ModelSession:
+        """The session behind this object. Raises ``BackendError`` after ``close``."""
+        if self._session is None:
+            raise BackendError("this model is closed", hint="Load it again.")
+        return self._session
+
+    @property
+    def id(self) -> str:
+        """The id in the store, or the name of the file."""
+        return self.session.id
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self.session.context_length
+
+    def chat(
+        self, messages: str | Sequence[Mapping[str, Any] | ChatMessage], *,
+        cancelled: Callable[[], bool] | None = None, **options: Unpack[Options],
+    ) -> Answer:  # fmt: skip
+        """Answer ``messages`` (a string is one user message) through the model's chat template."""
+        return self._run(_chat(messages, options), cancelled)
+
+    def complete(
+        self, prompt: str | Sequence[int], *, cancelled: Callable[[], bool] | None = None,
+        **options: Unpack[Options],
+    ) -> Answer:  # fmt: skip
+        """Continue ``prompt``, text or token ids, as it is: no template."""
+        return self._run(_raw(prompt, options), cancelled)
+
+    def stream(
+        self, messages: str | Sequence[Mapping[str, Any] | ChatMessage], **options: Unpack[Options]
+    ) -> Stream:
+        """Answer ``messages`` piece by piece: ``for text in model.stream(...)``.
+
+        Refusals are raised here, not at the first piece. Generation runs in a thread of its own, ahead of the
+        reader; dropping or closing the iterator stops it at the next token. ``completion`` is there at the end.
+        """
+        return self._stream(_chat(messages, options))
+
+    def stream_completion(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Stream:
+        """As ``stream``, for a raw ``prompt``."""
+        return self._stream(_raw(prompt, options))
+
+    async def achat(
+        self, messages: str | Sequence[Mapping[str, Any] | ChatMessage], **options: Unpack[Options]
+    ) -> Answer:
+        """``chat`` without blocking the event loop; cancelling the task stops the generation."""
+        return await self._arun(_chat(messages, options))
+
+    async def acomplete(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Answer:
+        """``complete`` without blocking the event loop; cancelling the task stops the generation."""
+        return await self._arun(_raw(prompt, options))
+
+    async def astream(
+        self, messages: str | Sequence[Mapping[str, Any] | ChatMessage], **options: Unpack[Options]
+    ) -> AsyncIterator[str]:
+        """``stream`` as an asynchronous iterator; leaving it stops the generation."""
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        request = _chat(messages, options)
+        stream = await asyncio.to_thread(
+            self._stream, request, lambda: loop.call_soon_threadsafe(ready.set))  # fmt: skip
+        try:
+            while True:
+                ready.clear()
+                for text in stream.available():
+                    yield text
+                if stream.finished:
+                    stream.result()
+                    return
+                await ready.wait()
+        finally:
+            stream.close()
+
+    def tokenize(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """Token ids of ``text``; nothing in it is taken for a control token."""
+        return self.session.tokenizer.encode(text, add_special_tokens, parse_special=False)
+
+    def detokenize(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of ``ids``."""
+        return self.session.tokenizer.decode(list(ids), skip_special_tokens)
+
+    def close(self) -> None:
+        """Let the model go. Its memory is freed when no other ``Model`` and no running generation uses it."""
+        session, self._session = self._session, None
+        if session is not None and not any(other._session is session for other in list(_open_models)):
+            process_cache().discard(session)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Model {self._session.id if self._session else '(closed)'}>"
+
+    def _run(self, request: TextRequest, cancelled: Callable[[], bool] | None) -> Answer:
+        from rase import completion
+
+        session = self.session
+        return Answer(completion.run(session, completion.prepare(session, request), None, cancelled))
+
+    def _stream(self, request: TextRequest, on_event: Callable[[], object] | None = None) -> Stream:
+        from rase import completion
+
+        session = self.session
+        prepared = completion.prepare(session, request)
+        if prepared.n != 1:
+            raise InvalidRequest("n", expected="1 for a stream", found=prepared.n, param="n")
+        return Stream(session, prepared, on_event)
+
+    async def _arun(self, request: TextRequest) -> Answer:
+        left = threading.Event()
+        try:
+            return await asyncio.to_thread(self._run, request, left.is_set)
+        finally:
+            left.set()
+
+
+_open_models: weakref.WeakSet[Model] = weakref.WeakSet()
+
+
+def _chat(messages: Any, options: Options) -> TextRequest:
+    from rase.messages import as_messages
+
+    return _request(options, messages=as_messages(messages))
+
+
+def _raw(prompt: str | Sequence[int], options: Options) -> TextRequest:
+    return _request(options, prompt=prompt)
+
+
+def _request(options: Options, **what: Any) -> TextRequest:
+    from rase.completion import TextRequest, normalise_stop
+    from rase.engine.config import GenerationConfig
+
+    given = dict(options)
+    for name in given:
+        if name not in Options.__annotations__:
+            raise InvalidRequest(
+                f"unknown option '{name}'", expected="one of " + ", ".join(sorted(Options.__annotations__)),
+                param=name)  # fmt: skip
+    for name in ("n", "template_kwargs"):
+        if name in given:
+            what[name] = given.pop(name)
+    what["stop"] = normalise_stop(given.pop("stop", None))
+    return TextRequest(config=GenerationConfig(**given), **what)  # type: ignore[arg-type]

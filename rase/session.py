@@ -1,0 +1,232 @@
+"""``ModelSession``: one loaded model, the only place that composes decoder, tokenizer, template and hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rase
+from rase.device import DevicePreference, RuntimeDevice
+from rase.errors import (
+    BackendError, IntegrityMismatch, InvalidRequest, ManifestError, ModelFileNotFound, UnsupportedFormat,
+)  # fmt: skip
+from rase.loading import LoadedProgram, Progress, close_with, end_ids, load_program
+from rase.session_cache import SessionCache
+from rase.session_lock import FifoLock, Hold
+
+if TYPE_CHECKING:
+    from rase.engine.decoder import ProgramDecoder
+    from rase.registry.manifest import ModelManifest
+    from rase.text.chat import ChatTemplate
+    from rase.text.tokenizer import LocalTokenizer
+
+__all__ = ["ModelSession", "SessionCache"]
+
+
+class ModelSession:
+    """A loaded model. One generation at a time: take ``lock()`` around every use of ``decoder``.
+
+    ====================  ============================================================================
+    ``id, manifest``      what was loaded; every file has the hash that the manifest states
+    ``decoder``           the ``ProgramDecoder`` (prefill, decode, truncate)
+    ``tokenizer``         the attached tokenizer.json, else the file's own
+    ``eos_token``         the end token that the file declares, or None
+    ``end_tokens``        all ids that end an answer: end of sequence, of turn, of message
+    ``chat_template``     by the selection rule, or None: chat requests are refused
+    ``context_length``    most tokens of prompt and answer together
+    ``numerics_class``    how prompts are computed (design rule R5)
+    ``fingerprint``       short name of all that decides the bits: files, template, class, version
+    ``device``            the ``RuntimeDevice``
+    ====================  ============================================================================
+    """
+
+    def __init__(
+        self, manifest: ModelManifest, device: RuntimeDevice, loaded: LoadedProgram, tokenizer: LocalTokenizer,
+        chat_template: ChatTemplate | None,
+    ) -> None:  # fmt: skip
+        from rase.engine.decoder import ProgramDecoder
+
+        self.id, self.manifest, self.device = manifest.id, manifest, device
+        self.tokenizer, self.chat_template = tokenizer, chat_template
+        ends = end_ids(loaded.metadata)
+        eos = loaded.metadata.get("tokenizer.ggml.eos_token_id")
+        self.eos_token: int | None = int(eos) if eos is not None else tokenizer.eos_id
+        self.end_tokens: frozenset[int] = ends | tokenizer.end_ids
+        self.decoder: ProgramDecoder = ProgramDecoder(
+            loaded.program, loaded.pool, tokenizer_vocab_size=tokenizer.vocab_size, eos=self.eos_token)  # fmt: skip
+        self.context_length: int = loaded.program.graph.context_length
+        self.numerics_class: str = loaded.program.numerics_class
+        self.fingerprint: str = fingerprint(manifest, self.numerics_class)
+        self._lock = FifoLock(f"model '{manifest.id}'")
+        self._pid = os.getpid()
+        close_with(self.decoder, loaded.program)
+
+    @classmethod
+    def load(
+        cls,
+        manifest: ModelManifest,
+        device: DevicePreference | RuntimeDevice | str = DevicePreference.Auto,
+        progress: Progress | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> ModelSession:
+        """Load the model that ``manifest`` describes; ``progress(done, total)`` counts bytes read.
+
+        Raises ``UnsupportedFormat``, ``UnsupportedArchitecture``, ``ModelFileNotFound``, ``CorruptModelFile``,
+        ``ManifestError`` (it contradicts its file), ``IntegrityMismatch``, ``TokenizerError``,
+        ``ChatTemplateError``, ``BackendUnavailable``, ``InsufficientMemory`` and ``Cancelled``.
+        """
+        from rase.registry.manifest import ModelFormat, ModelKind
+
+        if manifest.format is not ModelFormat.GGUF:
+            raise UnsupportedFormat(
+                f"model '{manifest.id}' is {manifest.format.value}", expected="gguf", found=manifest.format.value,
+                hint="Other formats can be registered and verified; convert the model to GGUF to run it.",
+            )  # fmt: skip
+        if manifest.kind is not ModelKind.GENERATOR:
+            raise InvalidRequest(
+                f"model '{manifest.id}' does not generate text", expected="a model of kind generator",
+                found=manifest.kind.value, param="model")  # fmt: skip
+        chosen = RuntimeDevice.select(device)
+        loaded = load_program(
+            manifest.weights, chosen, architecture=manifest.architecture,
+            context_length=manifest.context_length, progress=progress, cancelled=cancelled)  # fmt: skip
+        try:
+            check_digests(manifest, loaded)
+            return cls._compose(manifest, chosen, loaded)
+        except BaseException:
+            loaded.program.close()
+            raise
+
+    @classmethod
+    def load_file(
+        cls,
+        path: str | os.PathLike[str],
+        device: DevicePreference | RuntimeDevice | str = DevicePreference.Auto,
+        *,
+        tokenizer: str | os.PathLike[str] | None = None,
+        architecture: str | None = None,
+        context_length: int | None = None,
+        chat_template: str | None = None,
+        progress: Progress | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> ModelSession:
+        """Load a GGUF file without a store: the manifest is made of the hashes of what was read.
+
+        Raises what ``load`` raises, but ``IntegrityMismatch``: nothing states what the hashes should be.
+        """
+        from rase.registry.manifest import ManifestFile, ModelFormat, ModelKind, ModelManifest, list_digest
+
+        chosen = RuntimeDevice.select(device)
+        loaded = load_program(
+            path, chosen, architecture=architecture, context_length=context_length, progress=progress,
+            cancelled=cancelled)  # fmt: skip
+        try:
+            paths = [os.path.abspath(shard) for shard in loaded.paths]
+            files = tuple(
+                ManifestFile(shard, os.stat(shard).st_size, digest)
+                for shard, digest in zip(paths, loaded.digests, strict=True))  # fmt: skip
+            several = len(files) > 1
+            manifest = ModelManifest(
+                id=_id_of(Path(paths[0])), kind=ModelKind.GENERATOR, format=ModelFormat.GGUF, weights=paths[0],
+                sha256=list_digest(files, os.path.dirname(paths[0])) if several else files[0].sha256,
+                architecture=architecture, context_length=context_length, chat_template=chat_template,
+                files=files if several else (),
+            )  # fmt: skip
+            if tokenizer is not None:
+                location = os.path.abspath(tokenizer)
+                digest = hashlib.sha256(_read(location)).hexdigest()
+                manifest = replace(manifest, tokenizer=location, tokenizer_sha256=digest)
+            return cls._compose(manifest, chosen, loaded)
+        except BaseException:
+            loaded.program.close()
+            raise
+
+    @classmethod
+    def _compose(cls, manifest: ModelManifest, device: RuntimeDevice, loaded: LoadedProgram) -> ModelSession:
+        from rase.text.select import choose_template
+
+        tokenizer = _tokenizer(manifest, loaded)
+        rows = loaded.program.graph.vocab_size
+        if tokenizer.vocab_size > rows:
+            raise ManifestError(
+                f"the tokenizer of model '{manifest.id}'", expected=f"at most {rows} tokens, as the weights have",
+                found=tokenizer.vocab_size, hint="Attach the tokenizer.json that belongs to this model.")  # fmt: skip
+        template = choose_template(manifest.chat_template, loaded.metadata, loaded.architecture.chat_template)
+        return cls(manifest, device, loaded, tokenizer, template)
+
+    def lock(self, cancelled: Callable[[], bool] | None = None) -> Hold:
+        """Return a context manager that waits for this session, first come, first served.
+
+        Raises ``SessionBusy`` when this thread has it already, ``Cancelled`` when ``cancelled()`` turns true
+        while waiting, and ``BackendError`` in a forked child: threads of the parent do not exist there.
+        """
+        if os.getpid() != self._pid:
+            raise BackendError(
+                f"model '{self.id}' was loaded before this process was forked",
+                hint="Load it again in the child (a SessionCache does), or start workers with 'spawn'.",
+            )
+        return self._lock.hold(cancelled)
+
+    @property
+    def queued(self) -> int:
+        """Number of callers that wait for this session."""
+        return self._lock.queued
+
+    def __repr__(self) -> str:
+        return f"<ModelSession {self.id} on {self.device.name}, {self.fingerprint}>"
+
+
+def fingerprint(manifest: ModelManifest, numerics_class: str) -> str:
+    """Short name of everything that decides the bits of an answer; the same on every machine.
+
+    Covers hashes, architecture, context length, template choice, numerics class and version; no path, no id.
+    """
+    facts = [
+        manifest.sha256, manifest.tokenizer_sha256, manifest.architecture, manifest.context_length,
+        manifest.chat_template, numerics_class, rase.__version__,
+    ]  # fmt: skip
+    return "fp_" + hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
+
+
+def check_digests(manifest: ModelManifest, loaded: LoadedProgram) -> None:
+    """Raise ``IntegrityMismatch`` unless the bytes that were read have the manifest's hashes."""
+    files = manifest.weight_files
+    if len(files) != len(loaded.digests):
+        raise ManifestError(
+            f"model '{manifest.id}'", expected=f"{len(files)} weight files, as registered",
+            found=len(loaded.digests), hint="Register the model again.")  # fmt: skip
+    for file, digest in zip(files, loaded.digests, strict=True):
+        if file.sha256 != digest:
+            raise IntegrityMismatch(manifest.id, file.sha256, digest, path=file.path)
+
+
+def _tokenizer(manifest: ModelManifest, loaded: LoadedProgram) -> LocalTokenizer:
+    from rase.text.tokenizer import LocalTokenizer
+
+    if manifest.tokenizer is None:
+        return LocalTokenizer.from_gguf(loaded.metadata)
+    data = _read(manifest.tokenizer)
+    digest = hashlib.sha256(data).hexdigest()
+    if manifest.tokenizer_sha256 != digest:
+        raise IntegrityMismatch(manifest.id, str(manifest.tokenizer_sha256), digest, path=manifest.tokenizer)
+    return LocalTokenizer.from_json(data)
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ModelFileNotFound(
+            f"tokenizer '{path}' cannot be read", found=error.strerror, hint="Attach the tokenizer again."
+        ) from None
+
+
+def _id_of(path: Path) -> str:
+    """A model id for a file that is in no store: its name, with what an id may not hold replaced."""
+    name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in path.stem)
+    return (name.lstrip("._-") or "model")[:128]
