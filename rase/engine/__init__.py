@@ -1,0 +1,1 @@
+"""The engine: KV cache pages, decoding one sequence, sampling and the generation loop."""
