@@ -52,9 +52,10 @@ class ReferenceBackend(Backend):
     ) -> MemoryEstimate:
         _refuse_unknown_ops(graph)
         elements = sum(math.prod(weight.shape) for weight in graph.weights.values())
-        widest = max(value.dim for value in graph.values)
+        widest = max(value.dim for value in graph.values if value.rows == "tokens")
         largest = max(math.prod(weight.shape) for weight in graph.weights.values())
-        scratch = 8 * (16 * widest * options.max_batch_tokens + largest)  # live values, one weight as float64
+        row = 16 * widest + graph.vocab_size  # a token's values in use at one time, and its logits
+        scratch = 8 * (row * options.max_batch_tokens + largest)  # with one weight as float64
         return MemoryEstimate(weights=4 * elements, page=_page_bytes(graph), scratch=scratch)
 
     def compile(self, graph: Graph, weights: WeightSource, options: CompileOptions) -> Program:

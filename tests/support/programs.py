@@ -1,0 +1,67 @@
+"""Runs ids through a program in chosen chunks, roles and pages; names the backends that tests run on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from rase.backends import get_backend, names
+from rase.backends.base import GENERATED, PROMPT, Backend, Batch, Program
+from rase.backends.reference import ReferenceBackend
+from tests.support.oracle import nmse
+
+BACKENDS = [
+    "reference",
+    pytest.param("cpu", marks=pytest.mark.skipif("cpu" not in names(), reason="the cpu backend is not built")),
+]
+
+
+def backend_named(name: str) -> Backend:
+    """A backend for tests; the reference one rounds nothing, so that it can meet the oracle."""
+    return ReferenceBackend("float64") if name == "reference" else get_backend(name)
+
+
+def run_chunks(
+    program: Program,
+    ids: Sequence[int],
+    chunks: Sequence[int] | None = None,
+    *,
+    role: int = PROMPT,
+    pages: Sequence[int] | None = None,
+    start: int = 0,
+) -> np.ndarray:
+    """Logits (len(ids), vocab_size) of all ids, run in chunks of the given sizes (all at once by default)."""
+    if pages is None:
+        pages = range(-(-(start + len(ids)) // program.page_tokens))
+    rows = []
+    done = 0
+    for size in chunks or [len(ids)]:
+        part = list(ids[done : done + size])
+        rows.append(program.run(Batch.of(part, start + done, pages, role, range(len(part)))))
+        done += size
+    if done != len(ids):
+        raise ValueError(f"chunks cover {done} of {len(ids)} ids")
+    return np.concatenate(rows)
+
+
+def decode_each(program: Program, ids: Sequence[int], **arguments: object) -> np.ndarray:
+    """The same, one generated token at a time."""
+    return run_chunks(program, ids, [1] * len(ids), role=GENERATED, **arguments)
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray, gate: float, what: str = "logits") -> None:
+    """Fail with the measured NMSE when it is above ``gate`` (or is not a number)."""
+    error = nmse(found, expected)
+    assert error <= gate, f"{what}: NMSE {error:.3g} is above {gate:.3g}"
+
+
+def assert_same_bits(found: np.ndarray, expected: np.ndarray, what: str = "logits") -> None:
+    """Fail with the first difference unless both arrays hold the same float32 bits."""
+    assert found.shape == expected.shape, f"{what}: shapes {found.shape} and {expected.shape}"
+    a, b = found.view(np.uint32), expected.view(np.uint32)
+    if not np.array_equal(a, b):
+        at = tuple(int(index[0]) for index in np.nonzero(a != b))
+        count = int((a != b).sum())
+        raise AssertionError(f"{what}: {count} of {a.size} differ, first at {at}: {found[at]} and {expected[at]}")

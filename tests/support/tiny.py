@@ -1,0 +1,131 @@
+"""TINY-LLAMA and TINY-QWEN3: small random models, with what the oracle must know about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rase.backends.base import Backend, CompileOptions, Program
+from rase.graph.ops import Graph
+from rase.models import build
+from tests.support.gguf_build import random_blocks
+from tests.support.oracle import oracle_logits
+from tests.support.weights import MemoryWeights
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A seeded random decoder. ``matrices`` is the format of every matrix; norms and biases are F32."""
+
+    architecture: str = "llama"
+    n_layers: int = 2
+    dim: int = 64
+    hidden: int = 96
+    n_heads: int = 4
+    n_kv_heads: int = 2
+    head_dim: int = 16
+    vocab: int = 101
+    context: int = 1024
+    theta: float = 10000.0
+    eps: float = 1e-5
+    tied: bool = False
+    biases: bool = False
+    rope_dim: int | None = None
+    rope_scale: float = 1.0
+    factors: tuple[float, ...] | None = None
+    window: int | None = None
+    matrices: str = "F32"
+    std: float = 0.15
+    seed: int = 1
+    extra: dict[str, Any] = field(default_factory=dict)  # further metadata, without the prefix; None removes
+
+    def but(self, **changes: Any) -> Tiny:
+        """The same model with other values."""
+        return replace(self, **changes)
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """What a GGUF file of this model would say."""
+        own: dict[str, Any] = {
+            "block_count": self.n_layers, "embedding_length": self.dim, "feed_forward_length": self.hidden,
+            "context_length": self.context, "attention.head_count": self.n_heads,
+            "attention.head_count_kv": self.n_kv_heads, "attention.layer_norm_rms_epsilon": self.eps,
+            "attention.key_length": self.head_dim, "attention.value_length": self.head_dim,
+            "rope.freq_base": self.theta, "rope.dimension_count": self.rope_dim or self.head_dim,
+        }  # fmt: skip
+        if self.rope_scale != 1:
+            own |= {"rope.scaling.type": "linear", "rope.scaling.factor": self.rope_scale}
+        if self.window is not None:
+            own["attention.sliding_window"] = self.window
+        own |= self.extra
+        keys = {f"{self.architecture}.{name}": value for name, value in own.items() if value is not None}
+        return {"general.architecture": self.architecture, **keys}
+
+    @cached_property
+    def source(self) -> MemoryWeights:
+        """The weights, as a backend reads them."""
+        rng = np.random.default_rng(self.seed)
+        heads, kv_heads = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        tensors: dict[str, Any] = {}
+
+        def matrix(name: str, rows: int, cols: int, bias: bool = False) -> None:
+            shape = (rows, cols)
+            tensors[f"{name}.weight"] = (random_blocks(self.matrices, shape, rng, self.std), shape, self.matrices)
+            if bias:
+                tensors[f"{name}.bias"] = rng.normal(0, 0.3, rows).astype(np.float32)
+
+        def norm(name: str, size: int) -> None:
+            tensors[f"{name}.weight"] = rng.uniform(0.5, 1.5, size).astype(np.float32)
+
+        matrix("token_embd", self.vocab, self.dim)
+        if not self.tied:
+            matrix("output", self.vocab, self.dim)
+        norm("output_norm", self.dim)
+        if self.factors is not None:
+            tensors["rope_freqs.weight"] = np.asarray(self.factors, np.float32)
+        for i in range(self.n_layers):
+            norm(f"blk.{i}.attn_norm", self.dim)
+            norm(f"blk.{i}.ffn_norm", self.dim)
+            if self.architecture == "qwen3":
+                norm(f"blk.{i}.attn_q_norm", self.head_dim)
+                norm(f"blk.{i}.attn_k_norm", self.head_dim)
+            matrix(f"blk.{i}.attn_q", heads, self.dim, self.biases)
+            matrix(f"blk.{i}.attn_k", kv_heads, self.dim, self.biases)
+            matrix(f"blk.{i}.attn_v", kv_heads, self.dim, self.biases)
+            matrix(f"blk.{i}.attn_output", self.dim, heads)
+            matrix(f"blk.{i}.ffn_gate", self.hidden, self.dim)
+            matrix(f"blk.{i}.ffn_up", self.hidden, self.dim)
+            matrix(f"blk.{i}.ffn_down", self.dim, self.hidden)
+        return MemoryWeights(tensors)
+
+    def graph(self, **arguments: Any) -> Graph:
+        """What ``rase.models`` makes of the metadata and the shapes."""
+        return build(self.metadata, self.source.tensors, **arguments)
+
+    def compile(self, backend: Backend, **options: Any) -> Program:
+        """A program with 64 pages reserved."""
+        program = backend.compile(self.graph(), self.source, CompileOptions(**options))
+        program.reserve_pages(64)
+        return program
+
+    def oracle(self, ids: Any, **changes: Any) -> np.ndarray:
+        """Logits after each id by the independent decoder, on the dequantized weights."""
+        facts: dict[str, Any] = dict(
+            n_layers=self.n_layers, n_heads=self.n_heads, n_kv_heads=self.n_kv_heads, head_dim=self.head_dim,
+            eps=self.eps, theta=self.theta, pairing="half" if self.architecture == "qwen3" else "neighbour",
+            rope_dim=self.rope_dim, rope_scale=self.rope_scale, window=self.window,
+        )  # fmt: skip
+        return oracle_logits(ids, self.source.floats(), **(facts | changes))
+
+    def ids(self, n: int, seed: int = 7) -> list[int]:
+        """n random token ids."""
+        return np.random.default_rng(seed).integers(0, self.vocab, n).tolist()
+
+
+TINY_LLAMA = Tiny()
+TINY_QWEN3 = Tiny(architecture="qwen3", head_dim=32, theta=1e6, eps=1e-6)  # heads · head_dim is not dim
+WIDE_LLAMA = Tiny(dim=256, hidden=512, n_heads=4, head_dim=64, std=0.06)  # rows of whole K-quant blocks
+WIDE_QWEN3 = Tiny(architecture="qwen3", dim=256, hidden=256, n_heads=4, head_dim=128, n_kv_heads=1, std=0.06)
