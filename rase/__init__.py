@@ -7,8 +7,8 @@
     for piece in model.stream("Count to five."):
         print(piece, end="")
 
-Every public name is an attribute of this package and is imported when it is first used: ``import rase`` itself
-loads no NumPy, no kernel and no server.
+Every public name is an attribute of this package and is imported when it is first used: ``import rase``
+itself loads no NumPy, no kernel and no server.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from rase.session import ModelSession as ModelSession
     from rase.session_cache import SessionCache as SessionCache
     from rase.streaming import Stream as Stream
-    from rase.text.chat import ChatMessage as ChatMessage
     from rase.text.chat import ChatTemplate as ChatTemplate
+    from rase.text.messages import ChatMessage as ChatMessage
     from rase.text.tokenizer import LocalTokenizer as LocalTokenizer
 
 _HOMES = {
@@ -74,7 +74,8 @@ _HOMES = {
     "rase.decoders": ("LlamaGgufDecoder", "Qwen3GgufDecoder", "load_gguf_decoder"),
     "rase.device": ("DevicePreference", "RuntimeDevice"),
     "rase.engine.generation": (
-        "GenerationConfig", "GenerationResult", "GenerationStopReason", "TokenDecoder", "generate", "generate_with",
+        "GenerationConfig", "GenerationResult", "GenerationStopReason", "TokenDecoder", "generate",
+        "generate_with",
     ),
     "rase.errors": (
         "BackendError", "BackendUnavailable", "Cancelled", "ChatTemplateError", "ContextLengthExceeded",
@@ -92,7 +93,8 @@ _HOMES = {
     "rase.session": ("ModelSession",),
     "rase.session_cache": ("SessionCache",),
     "rase.streaming": ("Stream",),
-    "rase.text.chat": ("ChatMessage", "ChatTemplate"),
+    "rase.text.chat": ("ChatTemplate",),
+    "rase.text.messages": ("ChatMessage",),
     "rase.text.tokenizer": ("LocalTokenizer",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

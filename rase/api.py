@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rase.device import DevicePreference, RuntimeDevice
+from rase.loading import open_store
 from rase.profiling import profiling_snapshot
 from rase.session_cache import process_cache
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "attach_tokenizer", "generate_chat_registered_gguf", "generate_chat_stream_registered_gguf",
-    "generate_llama_gguf", "generate_registered_gguf", "gpu_info", "import_model", "inspect_model", "list_models",
-    "probe_runtime", "profiling_snapshot", "pull_model", "unload_models", "verify_model",
+    "generate_llama_gguf", "generate_registered_gguf", "gpu_info", "import_model", "inspect_model",
+    "list_models", "probe_runtime", "profiling_snapshot", "pull_model", "unload_models", "verify_model",
 ]  # fmt: skip
 
 StrPath = str | os.PathLike[str]
@@ -43,7 +44,7 @@ def pull_model(
     from rase.registry.sources import pull
 
     return pull(
-        _registry(store), f"hf:{repo}/{file}", id, kind=kind, architecture=architecture,
+        open_store(store), f"hf:{repo}/{file}", id, kind=kind, architecture=architecture,
         context_length=context_length, chat_template=chat_template)  # fmt: skip
 
 
@@ -54,29 +55,29 @@ def import_model(
     """Register the local file ``path`` as ``id``: it is hashed and checked, and stays where it is."""
     from rase.registry.manifest import ModelKind
 
-    return _registry(store).import_local(
+    return open_store(store).import_local(
         id, path, kind=ModelKind(kind), architecture=architecture, context_length=context_length,
         chat_template=chat_template)  # fmt: skip
 
 
 def attach_tokenizer(store: StrPath, id: str, tokenizer_path: StrPath) -> ModelManifest:
     """Link a tokenizer.json to the registered model ``id`` and return the new manifest."""
-    return _registry(store).attach_tokenizer(id, tokenizer_path)
+    return open_store(store).attach_tokenizer(id, tokenizer_path)
 
 
 def list_models(store: StrPath) -> list[str]:
     """Ids of the registered models, sorted."""
-    return [manifest.id for manifest in _registry(store).list()]
+    return [manifest.id for manifest in open_store(store).list()]
 
 
 def inspect_model(store: StrPath, id: str) -> str:
     """The manifest of ``id`` as TOML. Raises ``ModelNotFound``."""
-    return _registry(store).get(id).to_toml()
+    return open_store(store).get(id).to_toml()
 
 
 def verify_model(store: StrPath, id: str) -> ModelManifest:
     """Hash every file of ``id`` again. Raises ``IntegrityMismatch`` when one has changed."""
-    return _registry(store).verify(id)
+    return open_store(store).verify(id)
 
 
 def unload_models() -> None:
@@ -88,8 +89,8 @@ def unload_models() -> None:
 
 
 def generate_registered_gguf(
-    store: StrPath, id: str, prompt: str, max_tokens: int = 256, temperature: float = 0.7, top_k: int | None = 40,
-    seed: int = 0, stop_tokens: Sequence[int] = (), device: Device = "auto",
+    store: StrPath, id: str, prompt: str, max_tokens: int = 256, temperature: float = 0.7,
+    top_k: int | None = 40, seed: int = 0, stop_tokens: Sequence[int] = (), device: Device = "auto",
 ) -> str:  # fmt: skip
     """Complete ``prompt`` with a registered model, which stays loaded. End tokens stop it by themselves.
 
@@ -115,8 +116,8 @@ def generate_chat_stream_registered_gguf(
 ) -> str:  # fmt: skip
     """As ``generate_chat_registered_gguf``, calling ``on_delta(text)`` for each piece of text as it comes.
 
-    ``on_delta`` returning False stops the generation, any other value goes on. Returns the text that was handed
-    to it. What it raises passes through.
+    ``on_delta`` returning False stops the generation, any other value goes on. Returns the text that was
+    handed to it. What it raises passes through.
     """
     config = _config(max_tokens, temperature, top_k, seed, stop_tokens)
 
@@ -163,14 +164,8 @@ def probe_runtime(device: Device = "auto") -> str:
 # What the functions share
 
 
-def _registry(store: StrPath) -> Any:
-    from rase.registry.store import ModelRegistry
-
-    return ModelRegistry.open(store)
-
-
 def _session(store: StrPath, id: str, device: Device) -> ModelSession:
-    return process_cache().get_or_load(_registry(store), id, device)
+    return process_cache().get_or_load(open_store(store), id, device)
 
 
 def _config(
@@ -179,14 +174,17 @@ def _config(
     from rase.engine.config import GenerationConfig
 
     return GenerationConfig(
-        max_tokens=max_tokens, temperature=temperature, top_k=top_k, seed=seed, stop_tokens=tuple(stop_tokens))  # fmt: skip
+        max_tokens=max_tokens, temperature=temperature, top_k=top_k, seed=seed, stop_tokens=stop_tokens)  # type: ignore[arg-type]  # fmt: skip
 
 
-def _request(config: GenerationConfig, *, prompt: str | None = None, messages: Messages | None = None) -> TextRequest:
+def _request(
+    config: GenerationConfig, *, prompt: str | None = None, messages: Messages | None = None
+) -> TextRequest:
     from rase.completion import TextRequest
-    from rase.messages import as_messages
+    from rase.text.messages import parse_messages
 
-    return TextRequest(prompt=prompt, messages=None if messages is None else as_messages(messages), config=config)
+    parsed = None if messages is None else parse_messages(messages)
+    return TextRequest(prompt=prompt, messages=parsed, config=config)
 
 
 def _generate(

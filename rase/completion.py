@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rase.engine.config import GenerationConfig
 from rase.errors import Cancelled, ContextLengthExceeded, InsufficientMemory, InvalidRequest, NoChatTemplate
+from rase.text.messages import ChatMessage
 
 if TYPE_CHECKING:
     from rase.session import ModelSession
-    from rase.text.chat import ChatMessage
 
 __all__ = [
-    "MAX_CHOICES", "MAX_STOPS", "MAX_STOP_LENGTH", "Choice", "Completion", "Piece", "Prepared", "TextRequest",
-    "TokenLogprob", "normalise_stop", "prepare", "run",
+    "MAX_CHOICES", "MAX_STOPS", "MAX_STOP_LENGTH", "ChatMessage", "Choice", "Completion", "GenerationConfig",
+    "Piece", "Prepared", "TextRequest", "TokenLogprob", "normalise_stop", "prepare", "run",
 ]  # fmt: skip
 
 MAX_CHOICES = 16
@@ -33,6 +33,7 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 4096  # characters: text is held back by as much while a stop string may still complete
 
 FinishReason = Literal["stop", "length", "cancelled"]
+_FINISH: dict[str, FinishReason] = {"MaxTokens": "length", "StopToken": "stop", "Cancelled": "cancelled"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,19 +129,17 @@ def normalise_stop(value: Any) -> tuple[str, ...]:
         return ()
     stops = (value,) if isinstance(value, str) else value
     if not isinstance(stops, (list, tuple)) or not all(isinstance(stop, str) for stop in stops):
-        raise InvalidRequest("stop", expected="a string or a list of strings", found=_short(value), param="stop")
+        raise _bad("stop", "a string or a list of strings", _short(value))
     if len(stops) > MAX_STOPS:
-        raise InvalidRequest("stop", expected=f"at most {MAX_STOPS} strings", found=len(stops), param="stop")
+        raise _bad("stop", f"at most {MAX_STOPS} strings", len(stops))
     for stop in stops:
         if not 1 <= len(stop) <= MAX_STOP_LENGTH:
-            raise InvalidRequest(
-                "stop", expected=f"strings of 1 to {MAX_STOP_LENGTH} characters", found=f"{len(stop)} characters",
-                param="stop")  # fmt: skip
+            raise _bad("stop", f"strings of 1 to {MAX_STOP_LENGTH} characters", f"{len(stop)} characters")
     return tuple(dict.fromkeys(stops))
 
 
 def prepare(session: ModelSession, request: TextRequest) -> Prepared:
-    """Render, encode and check ``request``: whatever the caller can correct is raised here, before any compute.
+    """Render, encode and check ``request``: what the caller can correct is raised here, before any compute.
 
     Raises ``InvalidRequest`` and its kinds (``ContextLengthExceeded``, ``ChatTemplateError``,
     ``NoChatTemplate``, ``InvalidGenerationConfig``) and ``InsufficientMemory`` for a prompt that the cache
@@ -205,7 +204,7 @@ def run(
             finally:
                 decoder.cancelled = None
                 decoder.truncate(0)  # the pages go back at once: an idle session holds no conversation
-    except (Cancelled, generation.Cancelled):
+    except Cancelled:
         pass
     for index in range(len(done.choices), prepared.n):  # cancelled while waiting or inside the prompt
         done.choices.append(Choice(index, "", [], "cancelled", []))
@@ -217,8 +216,9 @@ class _ChoiceText:
     """Turns the tokens of one choice into safe text: whole characters, nothing of a stop string."""
 
     def __init__(
-        self, session: ModelSession, prepared: Prepared, index: int, on_piece: Callable[[Piece], object] | None
-    ) -> None:
+        self, session: ModelSession, prepared: Prepared, index: int,
+        on_piece: Callable[[Piece], object] | None,
+    ) -> None:  # fmt: skip
         from rase.text.stream import StopText
 
         self._tokenizer, self._on_piece = session.tokenizer, on_piece
@@ -244,8 +244,7 @@ class _ChoiceText:
             tail = self._stops.push(self._characters.flush())
             self._emit(tail + ("" if self._stops.stopped else self._stops.finish()), [], [])
             self._stopped = self._stops.stopped
-        names: dict[str, FinishReason] = {"MaxTokens": "length", "StopToken": "stop", "Cancelled": "cancelled"}
-        self._choice.finish_reason = "stop" if self._stopped else names[reason.name]
+        self._choice.finish_reason = "stop" if self._stopped else _FINISH[reason.name]
         self._choice.text = "".join(self._texts)
         return self._choice
 
@@ -284,13 +283,14 @@ def _check_pages(session: ModelSession, tokens: int) -> None:
     if pages > pool.capacity:
         page = session.decoder.program.page_bytes
         raise InsufficientMemory(
-            f"the KV cache of a prompt of {tokens} tokens", needed=pages * page, available=pool.capacity * page,
-            hint="Shorten the prompt, or free memory and load the model again.")  # fmt: skip
+            f"the KV cache of a prompt of {tokens} tokens", needed=pages * page,
+            available=pool.capacity * page, hint="Shorten the prompt, or free memory and load again.",
+        )  # fmt: skip
 
 
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_CHOICES:
-        raise InvalidRequest("n", expected=f"a whole number from 1 to {MAX_CHOICES}", found=_short(value), param="n")
+        raise _bad("n", f"a whole number from 1 to {MAX_CHOICES}", _short(value))
     return value
 
 
@@ -300,7 +300,11 @@ def _id(value: Any) -> int:
             raise TypeError
         return operator.index(value)
     except TypeError:
-        raise InvalidRequest("prompt", expected="text or token ids", found=_short(value), param="prompt") from None
+        raise _bad("prompt", "text or token ids", _short(value)) from None
+
+
+def _bad(param: str, expected: str, found: object) -> InvalidRequest:
+    return InvalidRequest(param, expected=expected, found=found, param=param)
 
 
 def _short(value: Any) -> str:

@@ -23,8 +23,9 @@ class GgufDecoder(ProgramDecoder):
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], device: Device = DevicePreference.Auto, *, architecture: str | None = None
-    ) -> Self:
+        cls, path: str | os.PathLike[str], device: Device = DevicePreference.Auto, *,
+        architecture: str | None = None,
+    ) -> Self:  # fmt: skip
         """Load the file ``path``; nothing vouches for its hash.
 
         Raises ``UnsupportedArchitecture`` when the file is of another architecture than the class, and what
@@ -64,5 +65,5 @@ def load_gguf_decoder(
     Raises ``UnsupportedArchitecture`` for a name that rase does not run, and for a file of another one.
     """
     if not architecture:
-        raise UnsupportedArchitecture("no architecture given", hint="Name one, for example 'llama3' or 'qwen3'.")
+        raise UnsupportedArchitecture("no architecture given", hint="Name one, for example 'qwen3'.")
     return GgufDecoder.load(weights, device, architecture=architecture)

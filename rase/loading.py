@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from rase.gguf.reader import GgufFile
     from rase.graph.ops import Graph
     from rase.models import Architecture
+    from rase.registry.store import ModelRegistry
 
-__all__ = ["LoadedProgram", "Progress", "close_with", "end_ids", "load_program", "plan_memory"]
+__all__ = ["LoadedProgram", "Progress", "close_with", "load_program", "open_store", "plan_memory"]
 
 Progress = Callable[[int, int], object]  # bytes done, bytes in all
 KV_SHARE = 0.9  # of the memory that is left after weights and scratch, at most this part becomes KV cache
@@ -84,25 +85,35 @@ def load_program(
 def plan_memory(backend: Backend, graph: Graph, file: GgufFile, options: CompileOptions) -> int:
     """Return the KV budget in bytes, or raise ``InsufficientMemory`` when weights and one page do not fit.
 
-    The cache grows with use: a long context costs nothing at load. Its budget is what the whole context takes,
-    or ``KV_SHARE`` of the memory that weights and scratch leave.
+    The cache grows with use: a long context costs nothing at load. Its budget is what the whole context
+    takes, or ``KV_SHARE`` of the memory that weights and scratch leave.
     """
     estimate = backend.estimate(graph, file.tensors, options)
     available = available_memory()
     reading = max((info.nbytes for info in file.tensors.values()), default=0)  # the buffer that is hashed
     needed = estimate.weights + estimate.scratch + reading + estimate.page
     if needed > available:
-        raise InsufficientMemory(f"model '{os.fspath(file.shards[0].path)}'", needed=needed, available=available)
+        name = os.fspath(file.shards[0].path)
+        raise InsufficientMemory(f"model '{name}'", needed=needed, available=available)
     left = available - estimate.weights - estimate.scratch
     whole = estimate.page * -(-graph.context_length // estimate.page_tokens)
     return max(estimate.page, min(whole, int(left * KV_SHARE)))
 
 
-def end_ids(metadata: Mapping[str, Any]) -> frozenset[int]:
-    """Token ids that end an answer according to the file: end of sequence, of turn, of message."""
-    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    found = (metadata.get(f"tokenizer.ggml.{key}") for key in keys)
-    return frozenset(int(id) for id in found if isinstance(id, int))
+def open_store(root: str | os.PathLike[str] | None = None) -> ModelRegistry:
+    """Open the model store ``root`` (default: ``RASE_STORE``, else the user's data folder).
+
+    A file that rase cannot run is refused when it is registered, not when it is loaded.
+    """
+    from rase.registry import ModelRegistry, default_store
+
+    return ModelRegistry.open(default_store() if root is None else root, check=_check_runs)
+
+
+def _check_runs(file: GgufFile, architecture: str | None, context_length: int | None) -> None:
+    from rase import models
+
+    models.build(file.metadata, file.tensors, architecture, context_length)
 
 
 def close_with(user: object, program: Program) -> None:

@@ -1,4 +1,4 @@
-"""Memory that this process may still take: the machine, the container and the process limit, whichever is least."""
+"""Memory that this process may still take: the least that machine, container and process limit allow."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def cgroup_available(root: Path = _CGROUP_ROOT, own: Path = Path("/proc/self/cgr
         if controllers == "":
             base, names = root, ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
-            base, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            base = root / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
         group = base / path.lstrip("/")

@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from rase.device import DevicePreference
 from rase.errors import BackendError, InvalidRequest, ModelFileNotFound
+from rase.loading import open_store
 from rase.session_cache import process_cache
 from rase.streaming import Stream
 
 if TYPE_CHECKING:
-    from rase.completion import Completion, Piece, Prepared, TextRequest
+    from rase.completion import Completion, TextRequest
     from rase.loading import Progress
     from rase.session import ModelSession
-    from rase.text.chat import ChatMessage
+    from rase.text.messages import ChatMessage
+
+    Messages = str | Sequence[Mapping[str, Any] | ChatMessage]
 
 __all__ = ["Answer", "Model", "Options", "load"]
-
-Messages = "str | Sequence[Mapping[str, Any] | ChatMessage]"
 
 
 class Options(TypedDict, total=False):
@@ -74,13 +75,13 @@ def load(
 ) -> Model:
     """Load a registered model by id, or a ``.gguf`` file by its path.
 
-    An id is looked up in ``store`` (default: ``RASE_STORE``, else the user's data folder), verified, and loaded
-    once per process: two ``Model`` objects share one session. A path (a ``Path``, or text that ends in ``.gguf``
-    or holds a ``/``) needs no store; ``tokenizer``, ``architecture``, ``context_length`` and ``chat_template``
-    then take the place of a manifest.
+    An id is looked up in ``store`` (default: ``RASE_STORE``, else the user's data folder), verified, and
+    loaded once per process: two ``Model`` objects share one session. A path (a ``Path``, or text that ends in
+    ``.gguf`` or holds a ``/``) needs no store; ``tokenizer``, ``architecture``, ``context_length`` and
+    ``chat_template`` then take the place of a manifest.
 
-    Raises what ``ModelSession.load`` raises, ``ModelNotFound``, and ``InvalidRequest`` for an option of a file
-    that is given with an id.
+    Raises what ``ModelSession.load`` raises, ``ModelNotFound``, and ``InvalidRequest`` for an option of a
+    file that is given with an id.
     """
     from rase.session import ModelSession
 
@@ -90,26 +91,22 @@ def load(
     text = os.fspath(id_or_path)
     if not isinstance(id_or_path, str) or text.endswith(".gguf") or os.sep in text:
         if not Path(text).is_file():
-            raise ModelFileNotFound(f"'{text}'", expected="a GGUF file", found="nothing there", hint="Check the path.")
+            raise ModelFileNotFound(f"'{text}'", expected="a GGUF file", found="none", hint="Check the path.")
         return Model(ModelSession.load_file(text, device, progress=progress, **given))  # type: ignore[arg-type]
     for name, value in given.items():
         if value is not None:
             raise InvalidRequest(
                 name, expected="no value with a registered model", found=repr(value), param=name,
                 hint="The manifest states it: register the model again to change it.")  # fmt: skip
-    from rase.registry.sources import default_store
-    from rase.registry.store import ModelRegistry
-
-    registry = ModelRegistry.open(default_store() if store is None else store)
-    return Model(process_cache().get_or_load(registry, text, device, progress))
+    return Model(process_cache().get_or_load(open_store(store), text, device, progress))
 
 
 class Model:
     """A loaded model. Calls from several threads wait for each other, first come, first served.
 
-    ``chat`` and ``complete`` return an ``Answer``; ``stream`` yields pieces of text; ``achat``, ``acomplete`` and
-    ``astream`` do the same without blocking the event loop. Options are those of ``Options``; ``cancelled`` is a
-    function that ends the generation by returning True.
+    ``chat`` and ``complete`` return an ``Answer``; ``stream`` yields pieces of text; ``achat``, ``acomplete``
+    and ``astream`` do the same without blocking the event loop. Options are those of ``Options``;
+    ``cancelled`` is a function that ends the generation by returning True.
     """
 
     def __init__(self, session: ModelSession) -> None:
@@ -134,7 +131,7 @@ class Model:
         return self.session.context_length
 
     def chat(
-        self, messages: str | Sequence[Mapping[str, Any] | ChatMessage], *,
+        self, messages: Messages, *,
         cancelled: Callable[[], bool] | None = None, **options: Unpack[Options],
     ) -> Answer:  # fmt: skip
         """Answer ``messages`` (a string is one user message) through the model's chat template."""
@@ -148,12 +145,13 @@ class Model:
         return self._run(_raw(prompt, options), cancelled)
 
     def stream(
-        self, messages: str | Sequence[Mapping[str, Any] | ChatMessage], **options: Unpack[Options]
+        self, messages: Messages, **options: Unpack[Options]
     ) -> Stream:
         """Answer ``messages`` piece by piece: ``for text in model.stream(...)``.
 
-        Refusals are raised here, not at the first piece. Generation runs in a thread of its own, ahead of the
-        reader; dropping or closing the iterator stops it at the next token. ``completion`` is there at the end.
+        Refusals are raised here, not at the first piece. Generation runs in a thread of its own, ahead of
+        the reader; dropping or closing the iterator stops it at the next token. ``completion`` is set at the
+        end.
         """
         return self._stream(_chat(messages, options))
 
@@ -162,7 +160,7 @@ class Model:
         return self._stream(_raw(prompt, options))
 
     async def achat(
-        self, messages: str | Sequence[Mapping[str, Any] | ChatMessage], **options: Unpack[Options]
+        self, messages: Messages, **options: Unpack[Options]
     ) -> Answer:
         """``chat`` without blocking the event loop; cancelling the task stops the generation."""
         return await self._arun(_chat(messages, options))
@@ -172,7 +170,7 @@ class Model:
         return await self._arun(_raw(prompt, options))
 
     async def astream(
-        self, messages: str | Sequence[Mapping[str, Any] | ChatMessage], **options: Unpack[Options]
+        self, messages: Messages, **options: Unpack[Options]
     ) -> AsyncIterator[str]:
         """``stream`` as an asynchronous iterator; leaving it stops the generation."""
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
@@ -243,9 +241,11 @@ _open_models: weakref.WeakSet[Model] = weakref.WeakSet()
 
 
 def _chat(messages: Any, options: Options) -> TextRequest:
-    from rase.messages import as_messages
+    from rase.text.messages import ChatMessage, parse_messages
 
-    return _request(options, messages=as_messages(messages))
+    if isinstance(messages, str):
+        return _request(options, messages=[ChatMessage("user", messages)])
+    return _request(options, messages=parse_messages(messages))
 
 
 def _raw(prompt: str | Sequence[int], options: Options) -> TextRequest:

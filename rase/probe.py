@@ -24,7 +24,8 @@ class InMemoryWeights:
 
         self._arrays = arrays
         self.tensors: dict[str, TensorInfo] = {
-            name: TensorInfo(name, array.shape, FORMATS[0], 0, 0, array.nbytes) for name, array in arrays.items()
+            name: TensorInfo(name, array.shape, FORMATS[0], 0, 0, array.nbytes)
+            for name, array in arrays.items()
         }
 
     def stream(self, wanted: Collection[str]) -> Iterator[tuple[TensorInfo, memoryview]]:

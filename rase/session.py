@@ -1,10 +1,11 @@
-"""``ModelSession``: one loaded model, the only place that composes decoder, tokenizer, template and hashes."""
+"""``ModelSession``: one loaded model; the only place that composes decoder, tokenizer, template, hashes."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,14 @@ from typing import TYPE_CHECKING
 import rase
 from rase.device import DevicePreference, RuntimeDevice
 from rase.errors import (
-    BackendError, IntegrityMismatch, InvalidRequest, ManifestError, ModelFileNotFound, UnsupportedFormat,
+    BackendError,
+    IntegrityMismatch,
+    InvalidRequest,
+    ManifestError,
+    ModelFileNotFound,
+    UnsupportedFormat,
 )  # fmt: skip
-from rase.loading import LoadedProgram, Progress, close_with, end_ids, load_program
+from rase.loading import LoadedProgram, Progress, close_with, load_program
 from rase.session_cache import SessionCache
 from rase.session_lock import FifoLock, Hold
 
@@ -46,22 +52,23 @@ class ModelSession:
     """
 
     def __init__(
-        self, manifest: ModelManifest, device: RuntimeDevice, loaded: LoadedProgram, tokenizer: LocalTokenizer,
-        chat_template: ChatTemplate | None,
+        self, manifest: ModelManifest, device: RuntimeDevice, loaded: LoadedProgram,
+        tokenizer: LocalTokenizer, chat_template: ChatTemplate | None,
     ) -> None:  # fmt: skip
         from rase.engine.decoder import ProgramDecoder
 
         self.id, self.manifest, self.device = manifest.id, manifest, device
         self.tokenizer, self.chat_template = tokenizer, chat_template
-        ends = end_ids(loaded.metadata)
-        eos = loaded.metadata.get("tokenizer.ggml.eos_token_id")
-        self.eos_token: int | None = int(eos) if eos is not None else tokenizer.eos_id
-        self.end_tokens: frozenset[int] = ends | tokenizer.end_ids
+        self.eos_token: int | None = tokenizer.eos_id
+        self.end_tokens: frozenset[int] = tokenizer.end_ids
         self.decoder: ProgramDecoder = ProgramDecoder(
-            loaded.program, loaded.pool, tokenizer_vocab_size=tokenizer.vocab_size, eos=self.eos_token)  # fmt: skip
+            loaded.program, loaded.pool, tokenizer.vocab_size, self.eos_token)  # fmt: skip
         self.context_length: int = loaded.program.graph.context_length
         self.numerics_class: str = loaded.program.numerics_class
-        self.fingerprint: str = fingerprint(manifest, self.numerics_class)
+        graph = loaded.program.graph
+        self.fingerprint: str = _fingerprint(
+            manifest.sha256, manifest.tokenizer_sha256, graph.architecture, self.context_length,
+            chat_template.name if chat_template else None, self.numerics_class, rase.__version__)  # fmt: skip
         self._lock = FifoLock(f"model '{manifest.id}'")
         self._pid = os.getpid()
         close_with(self.decoder, loaded.program)
@@ -76,15 +83,16 @@ class ModelSession:
     ) -> ModelSession:
         """Load the model that ``manifest`` describes; ``progress(done, total)`` counts bytes read.
 
-        Raises ``UnsupportedFormat``, ``UnsupportedArchitecture``, ``ModelFileNotFound``, ``CorruptModelFile``,
-        ``ManifestError`` (it contradicts its file), ``IntegrityMismatch``, ``TokenizerError``,
-        ``ChatTemplateError``, ``BackendUnavailable``, ``InsufficientMemory`` and ``Cancelled``.
+        Raises ``UnsupportedFormat``, ``UnsupportedArchitecture``, ``ModelFileNotFound``,
+        ``CorruptModelFile``, ``ManifestError`` (it contradicts its file), ``IntegrityMismatch``,
+        ``TokenizerError``, ``ChatTemplateError``, ``BackendUnavailable``, ``InsufficientMemory``,
+        ``Cancelled``.
         """
         from rase.registry.manifest import ModelFormat, ModelKind
 
         if manifest.format is not ModelFormat.GGUF:
             raise UnsupportedFormat(
-                f"model '{manifest.id}' is {manifest.format.value}", expected="gguf", found=manifest.format.value,
+                f"model '{manifest.id}' cannot run", expected="format gguf", found=manifest.format.value,
                 hint="Other formats can be registered and verified; convert the model to GGUF to run it.",
             )  # fmt: skip
         if manifest.kind is not ModelKind.GENERATOR:
@@ -132,7 +140,8 @@ class ModelSession:
                 for shard, digest in zip(paths, loaded.digests, strict=True))  # fmt: skip
             several = len(files) > 1
             manifest = ModelManifest(
-                id=_id_of(Path(paths[0])), kind=ModelKind.GENERATOR, format=ModelFormat.GGUF, weights=paths[0],
+                id=_id_of(Path(paths[0])), kind=ModelKind.GENERATOR, format=ModelFormat.GGUF,
+                weights=paths[0],
                 sha256=list_digest(files, os.path.dirname(paths[0])) if several else files[0].sha256,
                 architecture=architecture, context_length=context_length, chat_template=chat_template,
                 files=files if several else (),
@@ -154,8 +163,8 @@ class ModelSession:
         rows = loaded.program.graph.vocab_size
         if tokenizer.vocab_size > rows:
             raise ManifestError(
-                f"the tokenizer of model '{manifest.id}'", expected=f"at most {rows} tokens, as the weights have",
-                found=tokenizer.vocab_size, hint="Attach the tokenizer.json that belongs to this model.")  # fmt: skip
+                f"the tokenizer of model '{manifest.id}'", expected=f"at most {rows} tokens",
+                found=tokenizer.vocab_size, hint="Attach the tokenizer.json of this model.")  # fmt: skip
         template = choose_template(manifest.chat_template, loaded.metadata, loaded.architecture.chat_template)
         return cls(manifest, device, loaded, tokenizer, template)
 
@@ -181,15 +190,8 @@ class ModelSession:
         return f"<ModelSession {self.id} on {self.device.name}, {self.fingerprint}>"
 
 
-def fingerprint(manifest: ModelManifest, numerics_class: str) -> str:
-    """Short name of everything that decides the bits of an answer; the same on every machine.
-
-    Covers hashes, architecture, context length, template choice, numerics class and version; no path, no id.
-    """
-    facts = [
-        manifest.sha256, manifest.tokenizer_sha256, manifest.architecture, manifest.context_length,
-        manifest.chat_template, numerics_class, rase.__version__,
-    ]  # fmt: skip
+def _fingerprint(*facts: object) -> str:
+    """Short name of the facts that decide the bits of an answer: no path, no id, equal on every machine."""
     return "fp_" + hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
 
 
@@ -214,7 +216,7 @@ def _tokenizer(manifest: ModelManifest, loaded: LoadedProgram) -> LocalTokenizer
     digest = hashlib.sha256(data).hexdigest()
     if manifest.tokenizer_sha256 != digest:
         raise IntegrityMismatch(manifest.id, str(manifest.tokenizer_sha256), digest, path=manifest.tokenizer)
-    return LocalTokenizer.from_json(data)
+    return LocalTokenizer.from_json(data).with_metadata(loaded.metadata)
 
 
 def _read(path: str) -> bytes:
@@ -228,5 +230,5 @@ def _read(path: str) -> bytes:
 
 def _id_of(path: Path) -> str:
     """A model id for a file that is in no store: its name, with what an id may not hold replaced."""
-    name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in path.stem)
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem)
     return (name.lstrip("._-") or "model")[:128]

@@ -56,8 +56,8 @@ class SessionCache:
     ) -> ModelSession:
         """Return the loaded model ``id``, loading it first if it is absent or its manifest has changed.
 
-        Callers that ask for a model that is being loaded wait for it; other models load meanwhile. Raises what
-        ``ModelSession.load`` and ``registry.get`` raise; a failed load is not remembered.
+        Callers that ask for a model that is being loaded wait for it; other models load meanwhile. Raises
+        what ``ModelSession.load`` and ``registry.get`` raise; a failed load is not remembered.
         """
         chosen = RuntimeDevice.select(device)
         key = (os.fspath(registry.root), id, f"{chosen.name}/{chosen.backend_name}")
@@ -76,7 +76,7 @@ class SessionCache:
         self, key: _Key, manifest: ModelManifest, device: RuntimeDevice, progress: Progress | None,
         cancelled: Callable[[], bool] | None,
     ) -> tuple[_Entry, bool]:  # fmt: skip
-        """The entry of another caller, or one of our own that is loaded here. Whatever strikes, it ends done."""
+        """The entry of another caller, or our own, loaded here: whatever strikes, it ends done."""
         from rase.session import ModelSession
 
         mine = _Entry(manifest)
@@ -105,7 +105,8 @@ class SessionCache:
     def discard(self, session: ModelSession) -> None:
         """Unload one model; a generation that runs on it finishes."""
         with self._mutex:
-            self._entries = {key: entry for key, entry in self._entries.items() if entry.session is not session}
+            kept = {key: entry for key, entry in self._entries.items() if entry.session is not session}
+            self._entries = kept
 
     def clear(self) -> None:
         """Unload everything; generations that run finish, loads that run are not kept."""
@@ -118,7 +119,7 @@ class SessionCache:
             return [entry.session for entry in self._entries.values() if entry.session is not None]
 
     def _after_fork(self) -> None:
-        """In the child: locks may have been held and loads were under way in threads that do not exist here."""
+        """In the child: locks may be held, and loads under way, by threads that do not exist here."""
         self._inherited += self._entries.values()
         self._entries, self._mutex = {}, threading.Lock()
 

@@ -1,4 +1,4 @@
-"""``Stream``: a generation that runs in a thread of its own, read piece by piece, stopped when it is dropped."""
+"""``Stream``: a generation in a thread of its own, read piece by piece, stopped when it is dropped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXIT_SECONDS = 5.0  # how long the interpreter waits at exit for the token that 
 
 
 class _Shared:
-    """What the generating thread and the reader share. It knows no ``Stream``, so that a stream can be dropped."""
+    """What the generating thread and the reader share. It knows no ``Stream``: that one can be dropped."""
 
     def __init__(self, on_event: Callable[[], object] | None) -> None:
         self.texts: deque[str] = deque()
@@ -41,15 +41,18 @@ class _Shared:
             self.done = self.done or done
             self.changed.notify_all()
         if self.on_event is not None and not self.left.is_set():
-            self.on_event()
+            try:
+                self.on_event()
+            except RuntimeError:  # the event loop of the reader is closed: nobody is left
+                self.left.set()
 
 
 class Stream:
     """An iterator over the text of one answer.
 
-    The generation never waits for the reader: what it is ahead by is kept, at most the whole answer. ``close``,
-    leaving a ``with`` block and dropping the object stop it at the next token. ``completion`` and ``text`` are
-    set when the iteration has ended; an error of the generation is raised by the iteration.
+    The generation never waits for the reader: what it is ahead by is kept, at most the whole answer.
+    ``close``, leaving a ``with`` block and dropping the object stop it at the next token. ``completion`` is
+    set when the generation has ended; an error of the generation is raised by the iteration.
     """
 
     def __init__(
@@ -58,9 +61,9 @@ class Stream:
         self._shared = _Shared(on_event)
         self._pid = os.getpid()
         self._read: list[str] = []
-        # A daemon: an exiting interpreter stops it by `left` and waits a little, instead of for all its tokens.
-        self._thread = threading.Thread(
-            target=_generate, args=(session, prepared, self._shared), name="rase-stream", daemon=True)  # fmt: skip
+        # A daemon: an exiting interpreter stops it by `left` and waits a little, not for all its tokens.
+        work = (session, prepared, self._shared)
+        self._thread = threading.Thread(target=_generate, args=work, name="rase-stream", daemon=True)
         _running[self._thread] = self._shared
         self._thread.start()
         weakref.finalize(self, self._shared.left.set).atexit = False
@@ -70,7 +73,7 @@ class Stream:
 
     def __next__(self) -> str:
         if os.getpid() != self._pid:
-            raise BackendError("this stream belongs to the parent process", hint="Start a new one in the child.")
+            raise BackendError("this stream belongs to the parent process", hint="Start one in the child.")
         shared = self._shared
         with shared.changed:
             while not shared.texts and not shared.done:
