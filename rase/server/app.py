@@ -1,0 +1,207 @@
+"""``create_app``: the routes, and the way of a request from bytes to a lane and back.
+
+    GET  /health
+    GET  /v1/models              the registered models
+    GET  /v1/models/{id}
+    POST /v1/chat/completions    whole, or server-sent events with "stream": true
+    POST /v1/completions         the same
+
+Every path also works without ``/v1``. The application needs no lifespan, so a host can mount it anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rase.errors import InvalidRequest
+from rase.server.access import facts
+from rase.server.body import MAX_BODY, ClientGone, check_content_type, read_body
+from rase.server.errors import Refused, error_response
+from rase.server.guard import Guard
+from rase.server.openai import Call, read_chat, read_completion
+from rase.server.replies import ChatReply, CompletionReply, Reply, encode, model_object, usage
+from rase.server.runner import QUEUE_LIMIT, Runner
+from rase.server.sse import JobStream
+
+__all__ = ["create_app"]
+
+_SMALL = 32 << 10  # bytes that are parsed on the event loop: less work than handing them to a thread
+CLIENT_CLOSED = 499  # the log's status of a request whose client left
+
+
+def create_app(
+    registry: Any = None,
+    cache: Any = None,
+    *,
+    device: Any = "auto",
+    queue_limit: int = QUEUE_LIMIT,
+    allowed_hosts: Collection[str] = (),
+    allowed_origins: Collection[str] = (),
+    max_body: int = MAX_BODY,
+    ping_s: float = 10.0,
+    drain_s: float = 10.0,
+) -> Starlette:
+    """Return an ASGI application that serves the models of ``registry``.
+
+    ``registry`` is a ``ModelRegistry``, the folder of one, or None for the default store. ``cache`` is a
+    ``SessionCache`` to share loaded models with the host, or None for the one of this process.
+    ``queue_limit`` requests may wait per model. ``allowed_hosts`` are Host names beyond the loopback ones,
+    ``allowed_origins`` the web origins that may call (none). ``max_body`` is in bytes, the rest in seconds:
+    between pings of a silent stream, and for running requests when the server shuts down.
+    """
+    from rase.registry import ModelRegistry, default_store
+    from rase.session_cache import process_cache
+
+    if registry is None or isinstance(registry, (str, os.PathLike)):
+        registry = ModelRegistry.open(registry if registry is not None else default_store())
+    cache = process_cache() if cache is None else cache
+    runner = Runner(registry, cache, device=device, queue_limit=queue_limit)
+    api = _Api(runner, max_body=max_body, ping_s=ping_s, drain_s=drain_s)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(runner.close)
+
+    routes = [Route("/health", api.health)]
+    for prefix in ("/v1", ""):
+        routes += [
+            Route(prefix + "/models", api.models),
+            Route(prefix + "/models/{id:path}", api.model),
+            Route(prefix + "/chat/completions", api.chat, methods=["POST"]),
+            Route(prefix + "/completions", api.completion, methods=["POST"]),
+        ]
+    guard = Middleware(Guard, hosts=allowed_hosts, origins=allowed_origins)
+    app = Starlette(
+        routes=routes, middleware=[guard], lifespan=lifespan, exception_handlers={HTTPException: _http_error}
+    )  # fmt: skip
+    app.router.redirect_slashes = False
+    app.state.runner = runner
+    return app
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods, in OpenAI's form."""
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        return error_response(Refused(405, "method_not_allowed", "wrong method for this path", allow=allow))
+    return error_response(Refused(404, "not_found", "there is no such path", hint="See /v1/models."))
+
+
+class _Api:
+    """The endpoints; one object per application."""
+
+    def __init__(self, runner: Runner, *, max_body: int, ping_s: float, drain_s: float) -> None:
+        self.runner, self.max_body, self.ping_s, self.drain_s = runner, max_body, ping_s, drain_s
+
+    async def health(self, request: Request) -> Response:
+        return _json(encode({"status": "ok"}))
+
+    async def models(self, request: Request) -> Response:
+        manifests = await asyncio.to_thread(self.runner.registry.list)
+        objects = await asyncio.to_thread(lambda: [model_object(manifest) for manifest in manifests])
+        return _json(encode({"object": "list", "data": objects}))
+
+    async def model(self, request: Request) -> Response:
+        manifest = await asyncio.to_thread(self.runner.registry.get, request.path_params["id"])
+        return _json(encode(await asyncio.to_thread(model_object, manifest)))
+
+    async def chat(self, request: Request) -> Response:
+        return await self._generate(request, read_chat, ChatReply)
+
+    async def completion(self, request: Request) -> Response:
+        return await self._generate(request, read_completion, CompletionReply)
+
+    async def _generate(self, request: Request, read: Callable[[bytes], Call], form: type[Reply]) -> Response:
+        check_content_type(request.headers)
+        try:
+            body = await read_body(request.headers, request.receive, self.max_body)
+        except ClientGone:
+            return Response(status_code=CLIENT_CLOSED)
+        call = read(body) if len(body) <= _SMALL else await asyncio.to_thread(read, body)
+        del body
+        known = facts(request.scope)
+        known["model"] = call.model or ""
+        model = call.model or await self._only_model()
+        job = await self.runner.submit(model, call.requests, stream=call.stream)
+        known["model"] = model
+        try:
+            started = await _unless_gone(request, job.ready)
+            options = {"include_usage": call.include_usage, "logprobs": call.logprobs}
+            reply = form(started.model, started.fingerprint, **options)
+            n = call.requests[0].n
+            if call.stream:
+                known["stream"] = 1
+                job.done.add_done_callback(lambda done: _note(known, done))
+                return JobStream(
+                    job, reply, n, ping_s=self.ping_s, drain_s=self.drain_s,
+                    drain=lambda: self.runner.begin_drain(self.drain_s),
+                )  # fmt: skip
+            completions = await _unless_gone(request, job.done)
+            _note(known, job.done)
+            return _json(reply.whole(completions, n))
+        except ClientGone:
+            job.cancel()
+            return Response(status_code=CLIENT_CLOSED)
+        except BaseException:
+            job.cancel()
+            raise
+
+    async def _only_model(self) -> str:
+        """The one registered model, for requests that name none."""
+        manifests = await asyncio.to_thread(self.runner.registry.list)
+        if len(manifests) != 1:
+            raise InvalidRequest(
+                "model is missing", param="model", expected="the id of a registered model",
+                found=f"none, and {len(manifests)} models are registered", hint="GET /v1/models lists them.",
+            )  # fmt: skip
+        return str(manifests[0].id)
+
+
+async def _unless_gone(request: Request, future: asyncio.Future[Any]) -> Any:
+    """The result of ``future``; raises ``ClientGone`` as soon as the client closes its connection."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    watcher = asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait((future, watcher), return_when=asyncio.FIRST_COMPLETED)
+        if not future.done():
+            raise ClientGone
+        return future.result()
+    finally:
+        watcher.cancel()
+        await asyncio.wait((watcher,))
+        if not watcher.cancelled():
+            watcher.exception()  # a server that raises instead of telling: the client is gone as well
+
+
+def _note(known: dict[str, Any], done: asyncio.Future[Any]) -> None:
+    """Put the token counts of a finished request into its log line."""
+    error = done.exception()
+    if error is not None:
+        known["error"] = getattr(error, "code", type(error).__name__)
+        return
+    counts = usage(done.result())
+    known["prompt"], known["completion"] = counts["prompt_tokens"], counts["completion_tokens"]
+    known["cached"] = counts["prompt_tokens_details"]["cached_tokens"]
+    known["finish"] = ",".join(choice.finish_reason for c in done.result() for choice in c.choices)
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

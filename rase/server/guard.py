@@ -1,0 +1,133 @@
+"""The outermost layer: who may talk to us, header limits, the log line, and no unhandled exception.
+
+Requests that arrive on a loopback address must name a loopback host: a foreign name is a web page that
+rebound its own name to this machine. A request with an ``Origin`` must come from this server's own pages or
+from a listed origin: any other is a web page driving the API. No CORS header is sent unless origins are
+listed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import time
+from collections.abc import Collection
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.responses import Response
+
+from rase.server.access import facts, log_failure, log_request
+from rase.server.errors import Refused, error_response
+
+__all__ = ["Guard"]
+
+MAX_HEADERS = 64 << 10  # bytes of all names and values
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::(\d{1,5}))?", re.IGNORECASE)
+_CORS = {
+    "access-control-allow-methods": "GET, POST, OPTIONS",
+    "access-control-allow-headers": "*, Authorization",
+    "access-control-max-age": "600",
+}
+
+
+def _split_host(value: str) -> tuple[str, int | None] | None:
+    """Name (lower case, no final dot, no brackets) and port of a Host header; None when it is malformed."""
+    match = _HOST.fullmatch(value.strip())
+    if match is None:
+        return None
+    name = match[1].lower().removesuffix(".").strip("[]")
+    return name, int(match[2]) if match[2] else None
+
+
+def _is_loopback(name: str) -> bool:
+    if name == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+class Guard:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: Any, *, hosts: Collection[str] = (), origins: Collection[str] = ()) -> None:
+        self.app = app
+        self.hosts = {host.lower().removesuffix(".") for host in hosts}
+        self.origins = {origin.lower().rstrip("/") for origin in origins}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 0
+
+        async def watched_send(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                self._add_cors(scope, message)
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, watched_send)
+        except Exception as error:
+            log_failure(error)
+            facts(scope).setdefault("error", getattr(error, "code", type(error).__name__))
+            if status == 0:
+                await error_response(error)(scope, receive, watched_send)
+            # else: the response is cut, which the server closes the connection for
+        finally:
+            log_request(scope, status, time.perf_counter() - started)
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self._check(scope, headers)
+        if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            await Response(status_code=204, headers=_CORS)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    def _check(self, scope: Any, headers: dict[str, str]) -> None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
+            raise Refused(431, "headers_too_large", "the request's headers are too large")
+        host = headers.get("host")
+        split = _split_host(host) if host is not None else None
+        on_loopback = _is_loopback((scope.get("server") or ("", 0))[0])
+        if host is not None and (on_loopback or self.hosts):
+            name = split[0] if split is not None else ""
+            if not (name in self.hosts or (on_loopback and _is_loopback(name))):
+                raise Refused(
+                    403, "host_not_allowed", "this server does not answer to that Host",
+                    hint="Use 127.0.0.1 or localhost, or start the server with this name as an allowed host.",
+                )  # fmt: skip
+        origin = headers.get("origin")
+        if origin is not None and not self._own_origin(origin, split) and origin.lower() not in self.origins:
+            raise Refused(
+                403, "origin_not_allowed", "web pages of other origins may not use this server",
+                hint="Start the server with this origin as an allowed origin.",
+            )  # fmt: skip
+
+    @staticmethod
+    def _own_origin(origin: str, host: tuple[str, int | None] | None) -> bool:
+        """Whether a page of this very server sent it: same port, and same name (loopback is one name)."""
+        try:
+            parts = urlsplit(origin)
+            port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        except ValueError:
+            return False
+        if host is None or parts.scheme not in ("http", "https") or parts.hostname is None:
+            return False
+        name = parts.hostname.removesuffix(".")
+        same_name = name == host[0] or (_is_loopback(name) and _is_loopback(host[0]))
+        return same_name and port == (host[1] or (443 if parts.scheme == "https" else 80))
+
+    def _add_cors(self, scope: Any, message: Any) -> None:
+        origin = next((v.decode("latin-1") for k, v in scope["headers"] if k == b"origin"), None)
+        if origin is not None and origin.lower() in self.origins:
+            headers = MutableHeaders(scope=message)
+            headers["access-control-allow-origin"] = origin
+            headers["vary"] = "Origin"

@@ -1,0 +1,228 @@
+"""Read OpenAI requests: checked JSON becomes a ``Call`` of ``TextRequest``s, or an ``InvalidRequest``.
+
+``rase.server.fields`` says what becomes of every field. Types are strict: "7" is no number and 1.5 no whole
+number. ``null`` is the same as absent everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from rase.completion import MAX_CHOICES, GenerationConfig, TextRequest, normalise_stop
+from rase.errors import InvalidRequest
+from rase.messages import as_messages
+from rase.server import fields
+from rase.server.body import checked_json
+
+__all__ = ["Call", "read_chat", "read_completion"]
+
+MAX_PROMPTS = 16
+MAX_TOP_LOGPROBS = 20
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class Part(msgspec.Struct):
+    type: str
+    text: str | None = None
+
+
+class Message(msgspec.Struct):
+    role: str
+    content: str | list[Part] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class Common(msgspec.Struct, kw_only=True):
+    """The honoured fields that both kinds of request share."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    repeat_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    n: int | None = None
+    logit_bias: dict[str, float] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+class ChatBody(Common, kw_only=True):
+    messages: list[Message] | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class CompletionBody(Common, kw_only=True):
+    prompt: str | list[str | int | list[int]] | None = None
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a client asks for: one ``TextRequest`` per prompt, and how to send the answer."""
+
+    model: str | None
+    requests: tuple[TextRequest, ...]
+    stream: bool
+    include_usage: bool
+    logprobs: bool
+
+
+B = TypeVar("B", bound=Common)
+
+
+def read_chat(body: bytes) -> Call:
+    """Read the body of ``/v1/chat/completions``; raises ``InvalidRequest`` naming the field."""
+    asked = _decode(body, ChatBody, fields.CHAT)
+    if not asked.messages:
+        _refuse("messages", "messages", expected="a list with at least one message")
+    messages = [_message(message, f"messages[{i}]") for i, message in enumerate(asked.messages)]
+    wanted = _logprobs_of_chat(asked)
+    limits = [limit for limit in (asked.max_tokens, asked.max_completion_tokens) if limit is not None]
+    config = _config(asked, min(limits) if limits else None, wanted)
+    request = TextRequest(
+        messages=as_messages(messages), config=config, stop=normalise_stop(asked.stop), n=_count(asked.n),
+        template_kwargs=asked.chat_template_kwargs or {},
+    )  # fmt: skip
+    return _call(asked, (request,), wanted)
+
+
+def read_completion(body: bytes) -> Call:
+    """Read the body of ``/v1/completions``; raises ``InvalidRequest`` naming the field."""
+    asked = _decode(body, CompletionBody, fields.COMPLETION)
+    config = _config(asked, asked.max_tokens, asked.logprobs)
+    stop, n = normalise_stop(asked.stop), _count(asked.n)
+    requests = tuple(
+        TextRequest(messages=None, prompt=prompt, config=config, stop=stop, n=n)
+        for prompt in _prompts(asked.prompt)
+    )
+    return _call(asked, requests, asked.logprobs)
+
+
+def _decode(body: bytes, kind: type[B], table: Mapping[str, fields.Rule]) -> B:
+    text = checked_json(body)
+    try:
+        fields.check_fields(msgspec.json.decode(text, type=dict[str, msgspec.Raw]), table)
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at ")
+        param = re.sub(r"^\$\.?|`", "", path.strip("`")) or None
+        what = f"{param or 'the request body'}: {what[:1].lower()}{what[1:]}"
+        raise InvalidRequest(what, param=param) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        # A cut escape such as "\ud83d" at the end of a string is reported like a cut body.
+        raise InvalidRequest(f"the request body is not valid JSON: {str(error)[:200]}") from None
+
+
+def _refuse(param: str, what: str, **facts: Any) -> NoReturn:
+    raise InvalidRequest(what, param=param, **facts)
+
+
+def _call(body: Common, requests: tuple[TextRequest, ...], logprobs: int | None) -> Call:
+    options = body.stream_options
+    if options is not None and not body.stream:
+        _refuse("stream_options", "stream_options is only allowed with stream", expected="stream: true")
+    usage = options is not None and bool(options.include_usage)
+    return Call(body.model or None, requests, bool(body.stream), usage, logprobs is not None)
+
+
+def _config(body: Common, max_tokens: int | None, logprobs: int | None) -> GenerationConfig:
+    penalty = body.repetition_penalty
+    if body.repeat_penalty is not None:
+        if penalty is not None and penalty != body.repeat_penalty:
+            _refuse("repeat_penalty", "repeat_penalty and repetition_penalty are the same field",
+                    expected="one of them, or equal values")  # fmt: skip
+        penalty = body.repeat_penalty
+    given: dict[str, Any] = {
+        "max_tokens": max_tokens, "temperature": body.temperature, "top_p": body.top_p, "min_p": body.min_p,
+        "top_k": 0 if body.top_k == -1 else body.top_k, "seed": body.seed, "repetition_penalty": penalty,
+        "presence_penalty": body.presence_penalty, "frequency_penalty": body.frequency_penalty,
+        "stop_tokens": tuple(body.stop_token_ids or ()), "logit_bias": _bias(body.logit_bias),
+        "logprobs": logprobs,
+    }  # fmt: skip
+    return GenerationConfig(**{name: value for name, value in given.items() if value is not None})
+
+
+def _bias(value: dict[str, float] | None) -> dict[int, float]:
+    bias = {}
+    for key, number in (value or {}).items():
+        if not (key.isascii() and key.isdecimal() and len(key) <= 10):
+            _refuse("logit_bias", "logit_bias", expected="token ids as keys", found=repr(key[:40]))
+        bias[int(key)] = number
+    return bias
+
+
+def _count(n: int | None) -> int:
+    if n is None:
+        return 1
+    if not 1 <= n <= MAX_CHOICES:
+        _refuse("n", "n", expected=f"a whole number from 1 to {MAX_CHOICES}", found=str(n)[:24])
+    return n
+
+
+def _logprobs_of_chat(body: ChatBody) -> int | None:
+    if body.top_logprobs is not None and not body.logprobs:
+        _refuse("top_logprobs", "top_logprobs needs logprobs", expected="logprobs: true")
+    if body.top_logprobs is not None and not 0 <= body.top_logprobs <= MAX_TOP_LOGPROBS:
+        _refuse("top_logprobs", "top_logprobs", expected=f"a whole number from 0 to {MAX_TOP_LOGPROBS}")
+    return (body.top_logprobs or 0) if body.logprobs else None
+
+
+def _message(message: Message, where: str) -> dict[str, Any]:
+    """A message in the form of ``rase.messages``: parts joined, developer as system, nothing that is null."""
+    if message.role not in ROLES:
+        _refuse(f"{where}.role", "role", expected=" | ".join(ROLES), found=repr(message.role[:40]))
+    content = message.content
+    if isinstance(content, list):
+        for i, part in enumerate(content):
+            if part.type != "text" or part.text is None:
+                _refuse(
+                    f"{where}.content[{i}]", "only text is read", expected='{"type": "text", "text": …}',
+                    found=f"type {part.type[:40]!r}")  # fmt: skip
+        content = "".join(part.text or "" for part in content)
+    if content is None and not (message.role == "assistant" and message.tool_calls):
+        _refuse(f"{where}.content", "content is missing", expected="a string or a list of text parts")
+    role = "system" if message.role == "developer" else message.role
+    read = {
+        "role": role, "content": content, "name": message.name,
+        "tool_calls": message.tool_calls, "tool_call_id": message.tool_call_id,
+    }  # fmt: skip
+    return {key: value for key, value in read.items() if value is not None}
+
+
+def _prompts(value: str | list[str | int | list[int]] | None) -> list[str | list[int]]:
+    """The prompts of a request: text, one list of token ids, or a list of several of either (not mixed)."""
+    expected = f"a string, a list of token ids, or a list of 1 to {MAX_PROMPTS} of either"
+    if value is None:
+        _refuse("prompt", "prompt is missing", expected=expected)
+    if isinstance(value, str):
+        return [value]
+    kinds = {type(item) for item in value}
+    if len(kinds) != 1:
+        _refuse("prompt", "prompt", expected=expected, found="a mixed list" if kinds else "an empty list")
+    if kinds == {int}:
+        return [[item for item in value if isinstance(item, int)]]
+    if len(value) > MAX_PROMPTS:
+        _refuse("prompt", "prompt", expected=expected, found=f"{len(value)} prompts")
+    return [item for item in value if not isinstance(item, int)]

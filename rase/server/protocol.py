@@ -1,0 +1,120 @@
+"""The HTTP/1.1 connection: uvicorn's, with the limits on slow and broken clients that it lacks.
+
+A request head must be complete 10 s after the connection opened or its first byte came (408), and within
+64 KiB (431). A client that takes none of its answer for 30 s is cut off. What follows a refused request (a
+body that is too large) is thrown away for 5 s and 64 MiB at most, so that the client can read why. Protocol
+errors are answered in OpenAI's form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from rase.server.access import LOGGER
+from rase.server.errors import Refused, error_body
+
+__all__ = ["GuardedProtocol"]
+
+
+class GuardedProtocol(H11Protocol):
+    """One connection. The limits are class attributes, in seconds and bytes."""
+
+    header_timeout = 10.0
+    write_stall = 30.0
+    linger_seconds = 5.0
+    linger_bytes = 64 << 20
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._lingered = 0
+
+    def _start(self, name: str, seconds: float, action: Any) -> None:
+        if name not in self._timers:
+            self._timers[name] = self.loop.call_later(seconds, action)
+
+    def _stop(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start("head", self.header_timeout, self._head_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for name in list(self._timers):
+            self._stop(name)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused_body():
+            self._lingered += len(data)
+            if self._lingered > self.linger_bytes:
+                self.transport.abort()
+                return
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None:
+            self._start("head", self.header_timeout, self._head_late)  # a head has begun and is not complete
+        elif self.conn.their_state is not h11.IDLE:
+            self._stop("head")
+        if not self._refused_body():
+            self._stop("linger")
+            self._lingered = 0
+
+    def _refused_body(self) -> bool:
+        """Whether the answer is out while the client is still sending the request."""
+        answered = self.cycle is not None and self.cycle.response_complete
+        return answered and self.conn.their_state is h11.SEND_BODY
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._refused_body():
+            self._start("linger", self.linger_seconds, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start("write", self.write_stall, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop("write")
+
+    def _head_late(self) -> None:
+        self._refuse(Refused(408, "request_timeout", "the request's headers arrived too slowly"))
+
+    def send_400_response(self, msg: str) -> None:
+        """Called by uvicorn while it handles the error of a request that h11 could not read."""
+        status = getattr(sys.exception(), "error_status_hint", 400)
+        if status == 431:
+            self._refuse(Refused(431, "headers_too_large", "the request's headers are too large"))
+        else:
+            self._refuse(Refused(status, "malformed_request", "this is not a valid HTTP/1.1 request"))
+
+    def _refuse(self, error: Refused) -> None:
+        if self.transport.is_closing():
+            return
+        LOGGER.info("%s:%s refused: %d %s", *(self.client or ("-", 0)), error.status, error.code)
+        answered = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        if not answered and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = error_body(error)
+            headers = [
+                (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()),
+                (b"x-should-retry", b"false"), (b"connection", b"close"),
+            ]  # fmt: skip
+            reason = STATUS_PHRASES[error.status]
+            head = h11.Response(status_code=error.status, headers=headers, reason=reason)
+            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _should_upgrade(self) -> bool:
+        return False  # no WebSocket here: the request is answered as plain HTTP

@@ -1,0 +1,248 @@
+"""Run requests off the event loop: one lane per model, first come first served, lanes side by side.
+
+A lane has two threads. The first loads the model and prepares requests (renders, encodes, checks), the
+second generates; so a client learns of a bad request while another one generates, and a stream's headers
+leave before its turn comes. A lane takes one running and ``queue_limit`` waiting requests; more raise
+``ServerBusy``.
+
+``Job.cancel`` answers whoever waits at once; the thread notices at the next token or prefill chunk, and a job
+that still waits for its turn just leaves the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rase.completion import Completion, Piece, TextRequest, prepare, run
+from rase.errors import ServerBusy
+from rase.server.body import ClientGone
+
+__all__ = ["QUEUE_LIMIT", "Job", "Runner", "Started"]
+
+QUEUE_LIMIT = 32
+
+
+@dataclass(frozen=True)
+class Started:
+    """What is known of a prepared request before it runs."""
+
+    model: str
+    fingerprint: str
+
+
+class Job:
+    """One request in a lane: awaited and cancelled on the event loop, worked on by the lane's threads."""
+
+    def __init__(self, model: str, requests: Sequence[TextRequest], stream: bool) -> None:
+        self.model, self.requests, self.stream = model, requests, stream
+        self.loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[Started] = self.loop.create_future()
+        self.done: asyncio.Future[list[Completion]] = self.loop.create_future()
+        self.stopped = False
+        self.withdraw: Callable[[], None] = lambda: None  # takes the job out of its lane
+        self.session: Any = None
+        self.prepared: list[Any] = []
+        self._pieces: deque[tuple[int, Piece]] = deque()  # (number of the prompt, piece)
+        self._more = asyncio.Event()
+        self._woken = False
+        for future in (self.ready, self.done):
+            future.add_done_callback(lambda f: f.cancelled() or f.exception())  # nobody may be waiting
+
+    # On the event loop
+
+    def cancel(self, error: Exception | None = None) -> None:
+        """Stop the work and let whoever waits see ``error``."""
+        self.stopped = True
+        self.withdraw()
+        self._settle(error or ClientGone())
+
+    async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+        """The pieces of a streamed job in order, until the job is done."""
+        while True:
+            while self._pieces:
+                yield self._pieces.popleft()
+            if self.done.done():
+                return
+            self._more.clear()
+            if not self._pieces and not self.done.done():
+                await self._more.wait()
+
+    def _settle(self, outcome: list[Completion] | Exception) -> None:
+        for future in (self.ready, self.done):
+            if not future.done():
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                elif future is self.done:
+                    self.done.set_result(outcome)
+        self._more.set()
+
+    def _accept(self, started: Started) -> None:
+        if not self.ready.done():
+            self.ready.set_result(started)
+
+    def _wake(self) -> None:
+        self._woken = False  # before the event: a piece that arrives now calls again
+        self._more.set()
+
+    # On a lane's threads
+
+    def _post(self, function: Callable[..., object], *values: object) -> None:
+        try:
+            self.loop.call_soon_threadsafe(function, *values)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            self.stopped = True
+
+    def start(self, started: Started) -> None:
+        """Tell that the request is accepted."""
+        self._post(self._accept, started)
+
+    def push(self, number: int, piece: Piece) -> bool:
+        """Hand over one piece; False ends the choice."""
+        self._pieces.append((number, piece))
+        if not self._woken:
+            self._woken = True
+            self._post(self._wake)
+        return not self.stopped
+
+    def finish(self, outcome: list[Completion] | Exception) -> None:
+        """Tell the result."""
+        self._post(self._settle, outcome)
+
+
+class _Lane:
+    """The queue of one model and the two threads that work on it."""
+
+    def __init__(self, model: str, load: Callable[[Job], Any], limit: int) -> None:
+        self.model, self._load, self._limit = model, load, limit
+        self._change = threading.Condition()
+        self.jobs: set[Job] = set()  # accepted and not finished
+        self._incoming: deque[Job] = deque()
+        self._prepared: deque[Job] = deque()
+        self._closed = False
+        steps = ((self._incoming, self._prepare), (self._prepared, self._generate))
+        names = (f"rase-prepare-{model}", f"rase-generate-{model}")
+        self.threads = [
+            threading.Thread(target=self._work, args=step, name=name, daemon=True)
+            for step, name in zip(steps, names, strict=True)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def admit(self, job: Job) -> None:
+        with self._change:
+            if self._closed:
+                raise ServerBusy("the server is shutting down")
+            if len(self.jobs) > self._limit:
+                waiting = f"{len(self.jobs) - 1} waiting requests"
+                raise ServerBusy(
+                    f"the queue of model '{self.model}' is full", found=waiting, hint="Try again later."
+                )
+            job.withdraw = lambda: self._withdraw(job)
+            self.jobs.add(job)
+            self._incoming.append(job)
+            self._change.notify_all()
+
+    def close(self) -> None:
+        with self._change:
+            self._closed = True
+            self._change.notify_all()
+
+    def _withdraw(self, job: Job) -> None:
+        with self._change:
+            self.jobs.discard(job)
+            for queue in (self._incoming, self._prepared):
+                if job in queue:
+                    queue.remove(job)
+
+    def _work(self, queue: deque[Job], step: Callable[[Job], None]) -> None:
+        while True:
+            with self._change:
+                while not queue and not self._closed:
+                    self._change.wait()
+                if not queue:
+                    return
+                job = queue.popleft()
+            if not job.stopped:
+                try:
+                    step(job)
+                except BaseException as error:  # the thread outlives whatever a request does to it
+                    self._leave(
+                        job, error if isinstance(error, Exception) else RuntimeError(repr(type(error)))
+                    )
+            del job  # an idle lane keeps no request and no session alive
+
+    def _leave(self, job: Job, outcome: list[Completion] | Exception) -> None:
+        with self._change:
+            self.jobs.discard(job)
+        job.session, job.prepared = None, []
+        job.finish(outcome)
+
+    def _prepare(self, job: Job) -> None:
+        job.session = self._load(job)
+        job.prepared = [prepare(job.session, request) for request in job.requests]
+        job.start(Started(job.session.id, job.session.fingerprint))
+        with self._change:
+            if job in self.jobs:
+                self._prepared.append(job)
+                self._change.notify_all()
+
+    def _generate(self, job: Job) -> None:
+        completions = []
+        for number, prepared in enumerate(job.prepared):
+            push = (lambda piece, number=number: job.push(number, piece)) if job.stream else None
+            completions.append(run(job.session, prepared, push, lambda: job.stopped))
+        self._leave(job, completions)
+
+
+class Runner:
+    """All lanes of a server. Its methods belong on the event loop."""
+
+    def __init__(
+        self, registry: Any, cache: Any, *, device: Any = "auto", queue_limit: int = QUEUE_LIMIT
+    ) -> None:
+        self.registry, self.cache, self.device, self.queue_limit = registry, cache, device, queue_limit
+        self._lanes: dict[str, _Lane] = {}
+        self._draining = False
+
+    async def submit(self, model: str, requests: Sequence[TextRequest], *, stream: bool) -> Job:
+        """Queue a request; raises ``ModelNotFound``, ``ManifestError`` or ``ServerBusy``."""
+        if self._draining:
+            raise ServerBusy("the server is shutting down")
+        if model not in self._lanes:  # only models that exist get a lane; later requests are checked at load
+            await asyncio.to_thread(self.registry.get, model)
+        lane = self._lanes.get(model)
+        if lane is None:
+            lane = self._lanes[model] = _Lane(model, self._session, self.queue_limit)
+        job = Job(model, requests, stream)
+        lane.admit(job)
+        return job
+
+    def _session(self, job: Job) -> Any:
+        return self.cache.get_or_load(self.registry, job.model, self.device, cancelled=lambda: job.stopped)
+
+    def begin_drain(self, seconds: float) -> None:
+        """Refuse new requests; those under way get ``seconds`` to end and are cancelled then."""
+        if not self._draining:
+            self._draining = True
+            asyncio.get_running_loop().call_later(seconds, self.cancel_all)
+
+    def cancel_all(self) -> None:
+        """End every request with ``ServerBusy``."""
+        for lane in self._lanes.values():
+            for job in list(lane.jobs):
+                job.cancel(ServerBusy("the server is shutting down"))
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Cancel everything and wait up to ``timeout`` seconds for the threads."""
+        self._draining = True
+        self.cancel_all()
+        for lane in self._lanes.values():
+            lane.close()
+        for lane in self._lanes.values():
+            for thread in lane.threads:
+                thread.join(timeout)
