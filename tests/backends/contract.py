@@ -1,0 +1,185 @@
+"""What every program promises: subclass ``ProgramContract`` as ``Test...`` and say how to compile.
+
+The promises are design rules R1 to R5 and R8: chunks, company, page order, threads and leftovers in memory
+never change a bit of the logits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rase.backends.base import GENERATED, PROMPT, Batch, Program
+from rase.errors import BackendError, ContextLengthExceeded, InvalidRequest
+from tests.support.programs import assert_close, assert_same_bits, decode_each, run_chunks
+from tests.support.tiny import TINY_LLAMA, TINY_QWEN3, WIDE_LLAMA, WIDE_QWEN3, Tiny
+
+MODELS = {
+    "llama F32": TINY_LLAMA,
+    "qwen3 F16": TINY_QWEN3.but(matrices="F16"),
+    "llama window Q8_0": TINY_LLAMA.but(window=40, matrices="Q8_0"),
+    "qwen3 Q4_K": WIDE_QWEN3.but(matrices="Q4_K"),
+    "llama Q6_K, tied": WIDE_LLAMA.but(matrices="Q6_K", tied=True),
+}
+LENGTH = 300  # ten pages, and more than one chunk of 256 positions
+
+
+class ProgramContract:
+    """Set ``exact`` to False for a backend that promises closeness instead of equal bits."""
+
+    exact = True
+    numerics = ("portable", "fast")
+    threads = (1, 2, 3)
+
+    def compile(self, tiny: Tiny, **options: object) -> Program:
+        """A program of ``tiny`` with 64 pages reserved."""
+        raise NotImplementedError
+
+    def same(self, found: np.ndarray, expected: np.ndarray, what: str) -> None:
+        if self.exact:
+            assert_same_bits(found, expected, what)
+        else:
+            assert found.shape == expected.shape, what
+            if expected.size:
+                assert_close(found, expected, 1e-12, what)
+
+    @pytest.fixture(params=MODELS)
+    def tiny(self, request: pytest.FixtureRequest) -> Tiny:
+        return MODELS[request.param]
+
+    # The same bits, whatever happens around
+
+    @pytest.mark.parametrize("chunks", [[1] * 20 + [280], [31, 1, 32, 33, 203], [256, 44], [255, 2, 43]])
+    def test_chunks_of_a_prompt_do_not_matter(self, tiny, chunks):
+        ids = tiny.ids(LENGTH)
+        for numerics in self.numerics:
+            with self.compile(tiny, numerics=numerics) as program:
+                expected = run_chunks(program, ids)
+                self.same(run_chunks(program, ids, chunks), expected, f"{numerics}, chunks {chunks[:5]}")
+
+    def test_decode_equals_prefill_in_the_portable_class(self, tiny):
+        ids = tiny.ids(70)
+        with self.compile(tiny, numerics="portable") as program:
+            expected = run_chunks(program, ids)
+            self.same(decode_each(program, ids), expected, "decode")
+            self.same(run_chunks(program, ids, [9, 16, 45], role=GENERATED), expected, "rows of generated tokens")
+
+    def test_company_in_the_batch_does_not_matter(self, tiny):
+        """Two prompts and two decodes in one batch, each equal to the same tokens alone."""
+        a, b, c, d = (tiny.ids(n, seed) for n, seed in ((40, 1), (7, 2), (33, 3), (64, 4)))
+        for numerics in self.numerics:
+            with self.compile(tiny, numerics=numerics) as program:
+                alone = [run_chunks(program, a), run_chunks(program, b)]
+                for ids in (c, d):
+                    run_chunks(program, ids[:-1])
+                    alone.append(run_chunks(program, ids[-1:], role=GENERATED, start=len(ids) - 1))
+                tables = {"a": [0, 1], "b": [2, -1], "c": [3, 4], "d": [5, 6]}
+                run_chunks(program, c[:-1], pages=tables["c"])
+                run_chunks(program, d[:-1], pages=tables["d"])
+                together = program.run(
+                    Batch(
+                        ids=np.array([c[-1], d[-1], *a, *b], np.int32),
+                        positions=np.array([[32, 63, *range(40), *range(7)]], np.int32),
+                        sequences=np.array([2, 3] + [0] * 40 + [1] * 7, np.int32),
+                        page_tables=np.array(list(tables.values()), np.int32),
+                        roles=np.array([GENERATED] * 2 + [PROMPT] * 47, np.uint8),
+                        logits_rows=np.arange(49, dtype=np.int32),
+                    )
+                )
+                self.same(together[2:42], alone[0], f"{numerics}: prompt a")
+                self.same(together[42:], alone[1], f"{numerics}: prompt b")
+                self.same(together[:1], alone[2], f"{numerics}: decode c")
+                self.same(together[1:2], alone[3], f"{numerics}: decode d")
+
+    def test_pages_may_lie_in_any_order(self, tiny):
+        ids = tiny.ids(100)
+        with self.compile(tiny) as program:
+            expected = run_chunks(program, ids)
+            self.same(run_chunks(program, ids, [50, 50], pages=[63, 5, 17, 2]), expected, "scattered pages")
+
+    def test_sequences_share_pages_of_a_common_prefix(self, tiny):
+        prefix, tail, other = tiny.ids(64, 1), tiny.ids(20, 2), tiny.ids(20, 3)
+        with self.compile(tiny) as program:
+            run_chunks(program, prefix + tail, pages=[0, 1, 2])
+            found = run_chunks(program, other, pages=[0, 1, 3], start=64)
+            self.same(found, run_chunks(program, prefix + other, pages=[4, 5, 6])[64:], "after a shared prefix")
+
+    def test_what_pages_held_before_does_not_matter(self, tiny):
+        ids = tiny.ids(45)
+        with self.compile(tiny) as program:
+            expected = run_chunks(program, ids)
+            for seed in (5, 6):
+                run_chunks(program, tiny.ids(128, seed), pages=[3, 2, 1, 0])
+            self.same(run_chunks(program, ids), expected, "used pages")
+            self.same(decode_each(program, ids[40:], start=40), decode_each(program, ids[40:], start=40), "again")
+
+    def test_threads_do_not_matter(self, tiny):
+        ids = tiny.ids(LENGTH)
+        for numerics in self.numerics:
+            rows = []
+            for threads in self.threads:
+                with self.compile(tiny, numerics=numerics, threads=threads) as program:
+                    prompt = run_chunks(program, ids)
+                    rows.append(np.concatenate([prompt, decode_each(program, ids[:5], start=LENGTH)]))
+            for threads, found in zip(self.threads[1:], rows[1:], strict=True):
+                self.same(found, rows[0], f"{numerics}, {threads} threads")
+
+    def test_logits_rows_are_any_rows_in_any_order(self, tiny):
+        ids = tiny.ids(50)
+        with self.compile(tiny) as program:
+            expected = run_chunks(program, ids)
+            for rows in ([49], [], [3, 3, 0], [49, 7]):
+                found = program.run(Batch.of(ids, 0, [0, 1], PROMPT, rows))
+                assert found.dtype == np.float32 and found.shape == (len(rows), tiny.vocab)
+                self.same(found, expected[rows], f"rows {rows}")
+
+    def test_new_pages_keep_what_is_stored(self, tiny):
+        ids = tiny.ids(90)
+        with self.compile(tiny) as program:
+            expected = run_chunks(program, ids)
+            run_chunks(program, ids[:64])
+            program.reserve_pages(200)
+            program.reserve_pages(3)  # never shrinks
+            assert program.reserved_pages == 200
+            self.same(run_chunks(program, ids[64:], pages=[0, 1, 199], start=64), expected[64:], "after growth")
+
+    # What is refused, and that nothing happens then
+
+    @pytest.mark.parametrize(
+        ("change", "error"),
+        [
+            ({"ids": [5, -1]}, InvalidRequest),
+            ({"ids": [5, 10**6]}, InvalidRequest),
+            ({"positions": [[1023, 1024]]}, ContextLengthExceeded),
+            ({"page_tables": [[64]]}, BackendError),
+            ({"page_tables": [[-1]]}, BackendError),
+            ({"sequences": [0, 1]}, BackendError),
+            ({"logits_rows": [2]}, BackendError),
+        ],
+    )
+    def test_a_batch_that_cannot_run_is_refused_and_changes_nothing(self, change, error):
+        ids = TINY_LLAMA.ids(20)
+        with self.compile(TINY_LLAMA) as program:
+            expected = run_chunks(program, ids)
+            batch = Batch.of([1, 2], 0, [0], PROMPT)
+            for name, value in change.items():
+                setattr(batch, name, np.asarray(value, getattr(batch, name).dtype))
+            if name == "positions":
+                batch.page_tables = np.arange(33, dtype=np.int32).reshape(1, -1)
+            with pytest.raises(error):
+                program.run(batch)
+            self.same(run_chunks(program, ids[19:], start=19, role=PROMPT), expected[19:], "after a refusal")
+
+    def test_a_batch_larger_than_the_program_is_refused(self):
+        with self.compile(TINY_LLAMA, max_batch_tokens=8) as program:
+            assert program.max_batch_tokens == 8
+            run_chunks(program, TINY_LLAMA.ids(8))
+            with pytest.raises(BackendError, match="1 to 8"):
+                run_chunks(program, TINY_LLAMA.ids(9))
+
+    def test_a_closed_program_says_so(self):
+        program = self.compile(TINY_LLAMA)
+        program.close()
+        program.close()
+        with pytest.raises(BackendError, match="closed"):
+            run_chunks(program, [1])

@@ -1,0 +1,160 @@
+"""Metadata reads: every key that is absent, wrong or beyond what rase runs is named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rase.errors import CorruptModelFile, ManifestError, UnsupportedArchitecture
+from rase.graph import ops
+from rase.models import build
+from tests.support.tiny import TINY_LLAMA, TINY_QWEN3
+
+
+def with_keys(**keys):
+    """TINY-LLAMA's metadata with keys of other values; ``__`` stands for a dot, None removes the key."""
+    return TINY_LLAMA.but(extra={name.replace("__", "."): value for name, value in keys.items()})
+
+
+REQUIRED = [
+    "block_count", "embedding_length", "feed_forward_length", "context_length", "attention.head_count",
+    "attention.layer_norm_rms_epsilon",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", REQUIRED)
+def test_a_missing_key_is_named(key):
+    with pytest.raises(CorruptModelFile, match=rf"'llama\.{key}' is missing") as caught:
+        TINY_LLAMA.but(extra={key: None}).graph()
+    assert caught.value.expected in ("an integer", "a number") and caught.value.found == "no such key"
+
+
+@pytest.mark.parametrize("value", ["2", 2.0, True, [2]])
+def test_an_integer_key_of_another_type_is_named(value):
+    with pytest.raises(CorruptModelFile, match=r"'llama\.block_count'") as caught:
+        with_keys(block_count=value).graph()
+    assert caught.value.expected == "an integer" and type(value).__name__ in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**31, 2**63])
+@pytest.mark.parametrize("key", ["block_count", "embedding_length", "context_length", "attention.head_count"])
+def test_an_integer_out_of_range_is_named(key, value):
+    with pytest.raises(CorruptModelFile, match=rf"'llama\.{key}': expected an integer from 1"):
+        TINY_LLAMA.but(extra={key: value}).graph()
+
+
+@pytest.mark.parametrize("value", ["1e-5", float("nan"), float("inf"), 0.0, -1e-5, True])
+@pytest.mark.parametrize("key", ["attention.layer_norm_rms_epsilon", "rope.freq_base"])
+def test_a_number_that_cannot_be_is_named(key, value):
+    with pytest.raises(CorruptModelFile, match=rf"'llama\.{key}'"):
+        TINY_LLAMA.but(extra={key: value}).graph()
+
+
+def test_defaults_of_keys_that_files_leave_out():
+    tiny = TINY_LLAMA.but(extra={
+        "attention.key_length": None, "attention.value_length": None, "rope.dimension_count": None,
+        "rope.freq_base": None, "attention.head_count_kv": None,
+    }, n_kv_heads=4)  # fmt: skip
+    graph = tiny.graph()
+    rope = next(op.rope for op in graph.ops if isinstance(op, ops.Rotate))
+    assert rope == ops.Rope(theta=10000.0, n_dims=16, pairing="neighbour")
+    assert graph.caches == (ops.CacheGroup("full", 2, 4, 16),)
+
+
+def test_a_head_count_that_does_not_divide_the_width():
+    with pytest.raises(CorruptModelFile, match=r"attention\.head_count': expected a divisor of embedding_length 64"):
+        with_keys(attention__key_length=None, attention__head_count=3).graph()
+
+
+@pytest.mark.parametrize("value", [15, 18, 0])
+def test_a_rotary_size_that_does_not_fit_the_head(value):
+    with pytest.raises(CorruptModelFile, match=r"rope\.dimension_count"):
+        with_keys(rope__dimension_count=value).graph()
+
+
+def test_keys_that_change_what_layers_compute_are_refused():
+    with pytest.raises(UnsupportedArchitecture, match="value_length"):
+        with_keys(attention__value_length=8).graph()
+    with pytest.raises(UnsupportedArchitecture, match="embedding model"):
+        with_keys(attention__causal=False).graph()
+    with pytest.raises(UnsupportedArchitecture, match="Mixtral, a Llama with 8 experts"):
+        with_keys(expert_count=8, expert_used_count=2).graph()
+    with pytest.raises(UnsupportedArchitecture, match=r"feed_forward_length' differs between layers"):
+        with_keys(feed_forward_length=np.array([96, 64], np.int32)).graph()
+
+
+# Rotary scaling
+
+
+def rope_of(tiny):
+    return next(op.rope for op in tiny.graph().ops if isinstance(op, ops.Rotate))
+
+
+@pytest.mark.parametrize(
+    ("keys", "scale"),
+    [
+        ({"rope__scaling__type": "linear", "rope__scaling__factor": 4.0}, 4.0),
+        ({"rope__scaling__factor": 4.0}, 4.0),
+        ({"rope__scale_linear": 2.0}, 2.0),
+        ({"rope__scaling__type": "none", "rope__scaling__factor": 4.0}, 1.0),
+        ({"rope__scaling__type": "linear"}, 1.0),
+        ({}, 1.0),
+    ],
+)
+def test_linear_scaling(keys, scale):
+    assert rope_of(with_keys(**keys)).scale == scale
+
+
+@pytest.mark.parametrize("kind", ["yarn", "longrope", "dynamic"])
+@pytest.mark.parametrize("tiny", [TINY_LLAMA, TINY_QWEN3], ids=["llama", "qwen3"])
+def test_other_scaling_is_refused_by_name(tiny, kind):
+    with pytest.raises(UnsupportedArchitecture, match=f"rope scaling '{kind}'"):
+        tiny.but(extra={"rope.scaling.type": kind, "rope.scaling.factor": 4.0}).graph()
+
+
+def test_long_rope_factors_without_a_key_are_refused_by_name():
+    """Some files say nothing of long rope in their metadata: only the tensors tell."""
+    tiny = TINY_LLAMA.but()
+    tensors = {**tiny.source.tensors, "rope_factors_long.weight": tiny.source.tensors["output_norm.weight"]}
+    with pytest.raises(UnsupportedArchitecture, match=r"rope_factors_long\.weight"):
+        build(tiny.metadata, tensors)
+
+
+# Windows, context and vocabulary
+
+
+@pytest.mark.parametrize(("value", "mask"), [(None, ops.Causal()), (0, ops.Causal()), (5, ops.Window(5))])
+def test_a_sliding_window_is_honoured_and_zero_means_none(value, mask):
+    graph = with_keys(attention__sliding_window=value).graph()
+    assert {op.mask for op in graph.ops if isinstance(op, ops.Attention)} == {mask}
+
+
+def test_the_manifest_may_lower_the_context_but_not_raise_it():
+    assert TINY_LLAMA.graph().context_length == 1024
+    assert TINY_LLAMA.graph(context_length=100).context_length == 100
+    assert TINY_LLAMA.graph(context_length=1024).context_length == 1024
+    for wanted in (1025, 0, -1):
+        with pytest.raises(ManifestError, match="expected 1 to 1024") as caught:
+            TINY_LLAMA.graph(context_length=wanted)
+        assert "--context-length 1024" in caught.value.hint
+
+
+def test_the_vocabulary_is_the_rows_of_the_embedding():
+    assert with_keys(vocab_size=7).graph().vocab_size == 101
+    tensors = dict(TINY_LLAMA.source.tensors)
+    del tensors["token_embd.weight"]
+    with pytest.raises(CorruptModelFile, match=r"token_embd\.weight"):
+        build(TINY_LLAMA.metadata, tensors)
+    tensors["token_embd.weight"] = TINY_LLAMA.source.tensors["output_norm.weight"]
+    with pytest.raises(CorruptModelFile, match=r"expected a matrix"):
+        build(TINY_LLAMA.metadata, tensors)
+
+
+def test_a_layer_that_is_missing_is_named():
+    with pytest.raises(CorruptModelFile, match=r"'blk\.2\.attn_norm\.weight' is missing"):
+        with_keys(block_count=3).graph()
+
+
+def test_a_layer_too_many_is_named():
+    with pytest.raises(UnsupportedArchitecture, match=r"'blk\.1\."):
+        with_keys(block_count=1).graph()
