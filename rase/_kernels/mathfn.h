@@ -187,7 +187,7 @@ static inline double rase_tanh(double x) {
         q = -17.0 / 315.0 + z * q;
         q = 2.0 / 15.0 + z * q;
         q = -1.0 / 3.0 + z * q;
-        return x + x * (z * q);
+        return x == 0.0 ? x : x + x * (z * q);
     }
     double hi, lo, scale, n = rase_exp_parts(2.0 * size, 0.0, &hi, &lo);
     scale = rase_exp2_whole(n);
@@ -197,5 +197,8 @@ static inline double rase_tanh(double x) {
     rase_dd ratio = rase_dd_div(rase_fast_sum(below.hi, below.lo), rase_fast_sum(above.hi, above.lo));
     return x < 0.0 ? -ratio.hi : ratio.hi;
 }
+
+#include "mathfn_erf.h"
+#include "mathfn_trig.h"
 
 #endif

@@ -1,7 +1,7 @@
 """``GenerationConfig``: what a caller may ask of a generation, checked when it is made.
 
-Nothing is clamped or rounded in silence: a value out of its range raises ``InvalidGenerationConfig`` that names
-the field. ``rase.engine.sampler`` documents what each sampling field does and in which order they apply.
+Nothing is clamped or rounded in silence: a value out of its range raises ``InvalidGenerationConfig`` that
+names the field. ``rase.engine.sampler`` documents what each sampling field does and in which order they apply.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ MAX_LOGPROBS = 20  # alternatives listed per token: OpenAI's limit for chat
 class GenerationConfig:
     """Sampling parameters and limits of one generation.
 
-    ====================  =============================================  =======================================
-    field                 range                                          meaning
-    ====================  =============================================  =======================================
-    max_tokens            whole number >= 1                              tokens to generate at most
-    temperature           0 .. largest float32                           0 is greedy; float32 semantics
-    top_k                 whole number >= 0, or None                     0 and None are off; 1 is greedy
-    seed                  0 .. 2**64 - 1                                 same seed, same output
-    stop_tokens           token ids                                      end the generation, never emitted
-    top_p                 0 .. 1                                         1 is off; 0 keeps the best token
-    min_p                 0 .. 1                                         0 is off
-    repetition_penalty    above 0, finite                                1 is off; over prompt and answer
-    presence_penalty      -2 .. 2                                        over the answer
-    frequency_penalty     -2 .. 2                                        over the answer, per occurrence
-    logit_bias            token id -> -100 .. 100                        added to the logit
-    logprobs              None, or 0 .. 20                               alternatives listed with each token
-    ====================  =============================================  =======================================
+    ====================  ====================================  ======================================
+    field                 range                                 meaning
+    ====================  ====================================  ======================================
+    max_tokens            whole number >= 1                     tokens to generate at most
+    temperature           0 .. largest float32                  0 is greedy; float32 semantics
+    top_k                 whole number >= 0, or None            0 and None are off; 1 is greedy
+    seed                  0 .. 2**64 - 1                        same seed, same output
+    stop_tokens           token ids                             end the generation, never emitted
+    top_p                 0 .. 1                                1 is off; 0 keeps the best token
+    min_p                 0 .. 1                                0 is off
+    repetition_penalty    above 0, finite                       1 is off; over prompt and answer
+    presence_penalty      -2 .. 2                               over the answer
+    frequency_penalty     -2 .. 2                               over the answer, per occurrence
+    logit_bias            token id -> -100 .. 100               added to the logit
+    logprobs              None, or 0 .. 20                      alternatives listed with each token
+    ====================  ====================================  ======================================
 
     Raises ``InvalidGenerationConfig`` (``param`` names the field). True and False are not numbers here.
     """

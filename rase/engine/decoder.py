@@ -27,12 +27,13 @@ __all__ = ["ProgramDecoder", "check_ids"]
 class ProgramDecoder(TokenDecoder):
     """One sequence over a compiled program.
 
-    ``tokenizer_vocab_size`` is the number of ids that the tokenizer knows; the output layer may have more rows
-    (padding), which can be read as prompt ids but are never chosen. ``chunk`` is the most prompt tokens of one
-    step, by default the program's ``max_batch_tokens``; it changes how soon a cancel is noticed, never the logits.
+    ``tokenizer_vocab_size`` is the number of ids that the tokenizer knows; the output layer may have more
+    rows (padding), which can be read as prompt ids but are never chosen. ``chunk`` is the most prompt tokens
+    of one step, by default the program's ``max_batch_tokens``; it changes how soon a cancel is noticed, never
+    the logits.
 
-    After any error the decoder is usable: a failed ``prefill`` leaves it empty, a failed ``decode`` leaves it as
-    it was. It is not thread-safe.
+    After any error the decoder is usable: a failed ``prefill`` leaves it empty, a failed ``decode`` leaves it
+    as it was. It is not thread-safe.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class ProgramDecoder(TokenDecoder):
     def prefill(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Start a new sequence with the prompt ``ids``; return the logits ``(vocab,)`` after its last token.
 
-        Raises ``InvalidRequest`` (empty, or ids outside the vocabulary) and ``ContextLengthExceeded`` before any
-        compute and without touching the sequence; ``InsufficientMemory``; ``Cancelled`` by the hook.
+        Raises ``InvalidRequest`` (empty, or ids outside the vocabulary) and ``ContextLengthExceeded`` before
+        any compute and without touching the sequence; ``InsufficientMemory``; ``Cancelled`` by the hook.
         """
         prompt = check_ids(ids, self._rows)
         if len(prompt) > self.context_length:
@@ -88,8 +89,8 @@ class ProgramDecoder(TokenDecoder):
     def decode(self, id: int) -> NDArray[np.float32]:
         """Append the generated token ``id``; return the logits ``(vocab,)`` after it.
 
-        Raises ``InvalidRequest`` (id outside the vocabulary, or nothing to continue), ``ContextLengthExceeded``
-        when the context is full, ``InsufficientMemory``.
+        Raises ``InvalidRequest`` (id outside the vocabulary, or nothing to continue),
+        ``ContextLengthExceeded`` when the context is full, ``InsufficientMemory``.
         """
         if not 0 <= id < self._rows:
             raise _outside(id, self._rows)
@@ -165,7 +166,8 @@ class ProgramDecoder(TokenDecoder):
 def check_ids(ids: Sequence[int], vocab_size: int) -> NDArray[np.int32]:
     """Return ``ids`` as int32 ``(n,)``.
 
-    Raises ``InvalidRequest`` when there are none, when one is not a whole number or is outside 0..vocab_size-1.
+    Raises ``InvalidRequest`` when there are none, when one is not a whole number or is outside
+    0..vocab_size-1.
     """
     array = np.asarray(ids)
     if array.ndim != 1 or array.size == 0:

@@ -1,8 +1,8 @@
 """The generation loop: one decoder, one prompt, tokens until something ends it.
 
 The loop knows neither models nor text. A ``TokenDecoder`` gives logits, a ``Sampler`` picks ids, and the loop
-decides when to stop. ``generate`` and ``generate_with`` are the whole of it for one answer; ``continue_from`` is
-the part after the prompt, for callers that branch several answers from one prefill.
+decides when to stop. ``generate`` and ``generate_with`` are the whole of it for one answer; ``continue_from``
+is the part after the prompt, for callers that branch several answers from one prefill.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from rase.engine.sampler import Sampled
 
 __all__ = [
-    "GenerationConfig", "GenerationResult", "GenerationStopReason", "TokenDecoder", "continue_from", "generate",
-    "generate_with",
+    "GenerationConfig", "GenerationResult", "GenerationStopReason", "TokenDecoder", "continue_from",
+    "generate", "generate_with",
 ]  # fmt: skip
 
 
 class TokenDecoder(ABC):
     """One sequence of one model: token ids in, the logits of the next token out.
 
-    ``vocab_size`` is the number of ids that may be chosen: logits beyond it belong to padding rows. None means all.
-    ``context_length`` is the most positions the decoder can hold; None means that it has no limit.
-    ``cancelled`` is set by the generation loop while it runs: a decoder that works long in ``prefill`` calls it
-    between pieces of work and raises ``Cancelled`` when it returns True.
+    ``vocab_size`` is the number of ids that may be chosen: logits beyond it belong to padding rows. None
+    means all. ``context_length`` is the most positions the decoder can hold; None means that it has no limit.
+    ``cancelled`` is set by the generation loop while it runs: a decoder that works long in ``prefill`` calls
+    it between pieces of work and raises ``Cancelled`` when it returns True.
     """
 
     vocab_size: int | None = None
@@ -66,7 +66,7 @@ class GenerationStopReason(Enum):
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """What came out: token ids (without the stop token), why it ended, and one ``Sampled`` per token if asked for."""
+    """What came out: token ids without the stop token, why it ended, one ``Sampled`` a token if asked for."""
 
     tokens: list[int]
     stop_reason: GenerationStopReason
@@ -92,14 +92,14 @@ def generate_with(
 ) -> GenerationResult:
     """Generate an answer to ``prompt`` and hand each token id to ``on_token`` as it is chosen.
 
-    ``on_token`` ends the generation by returning False (any other value goes on); the token it was called with
-    stays in the result. A stop token is neither passed on nor in the result. ``cancelled`` is asked before the
-    prompt, between chunks of the prompt, and before each token. Whatever a callback raises propagates unchanged,
-    and the decoder can be used again.
+    ``on_token`` ends the generation by returning False (any other value goes on); the token it was called
+    with stays in the result. A stop token is neither passed on nor in the result. ``cancelled`` is asked
+    before the prompt, between chunks of the prompt, and before each token. Whatever a callback raises
+    propagates unchanged, and the decoder can be used again.
 
-    Raises ``InvalidRequest`` (empty prompt, ids outside the vocabulary), ``InvalidGenerationConfig`` (a biased id
-    outside the vocabulary), ``ContextLengthExceeded``, ``InvalidLogits``, ``InsufficientMemory``, and
-    ``SessionBusy`` when a callback generates with the decoder that is calling it.
+    Raises ``InvalidRequest`` (empty prompt, ids outside the vocabulary), ``InvalidGenerationConfig`` (a
+    biased id outside the vocabulary), ``ContextLengthExceeded``, ``InvalidLogits``, ``InsufficientMemory``,
+    and ``SessionBusy`` when a callback generates with the decoder that is calling it.
     """
     on_sampled = None if on_token is None else lambda sampled: on_token(sampled.id)
     with _use(decoder, cancelled):
@@ -126,8 +126,8 @@ def continue_from(
 ) -> GenerationResult:
     """Generate answer number ``choice`` from the ``logits`` that ``decoder.prefill(prompt)`` gave.
 
-    The decoder must hold exactly the prompt (truncate it to the prompt between choices). ``on_sampled`` gets each
-    token with its logprobs, and ends the generation by returning False. Otherwise as ``generate_with``.
+    The decoder must hold exactly the prompt (truncate it to the prompt between choices). ``on_sampled`` gets
+    each token with its logprobs, and ends the generation by returning False. Otherwise as ``generate_with``.
     """
     with _use(decoder, cancelled):
         return _loop(decoder, logits, prompt, config, choice, cancelled, on_sampled)
@@ -197,7 +197,8 @@ def _use(decoder: TokenDecoder, cancelled: Callable[[], bool] | None) -> Iterato
             )
         _in_use.add(key)
     before = decoder.cancelled
-    decoder.cancelled = cancelled
+    if cancelled is not None:
+        decoder.cancelled = cancelled
     try:
         yield
     finally:

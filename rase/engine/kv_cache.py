@@ -1,7 +1,8 @@
 """``PagePool``: which pages of a program's KV cache are in use, within a budget of bytes.
 
-A page holds ``Program.page_tokens`` positions of every layer. The pool hands out page ids and counts references;
-the storage itself belongs to the program and grows with use, so a long context costs nothing until it is filled.
+A page holds ``Program.page_tokens`` positions of every layer. The pool hands out page ids and counts
+references; the storage itself belongs to the program and grows with use, so a long context costs nothing
+until it is filled.
 """
 
 from __future__ import annotations

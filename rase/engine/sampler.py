@@ -3,16 +3,18 @@
 In this order: repetition penalty, frequency and presence penalties, ``logit_bias``, temperature, ``top_k``,
 ``top_p``, ``min_p``, the draw.
 
-- Penalties count ids, once each. Repetition (prompt and answer): a positive logit is divided by it, any other is
-  multiplied. Presence and frequency (answer only): the logit loses ``presence + frequency * times``. Both in
-  double, rounded to float32 once.
+- Penalties count ids, once each. Repetition (prompt and answer): a positive logit is divided by it, any other
+  is multiplied. Presence and frequency (answer only): the logit loses ``presence + frequency * times``. Both
+  in double, rounded to float32 once.
 - Greedy (temperature 0, or ``top_k`` 1) takes the best id after penalties and bias. Ties go to the lowest id.
-- Otherwise weights are ``exp((logit - largest) / temperature)`` with the temperature as float32. ``top_k`` keeps
-  the k best ids; ``top_p`` the fewest best ids whose share of what is left reaches ``top_p`` (always one);
-  ``min_p`` those with at least ``min_p`` times the best id's weight.
-- The draw is one number that depends only on (seed, choice, position): ``uniform`` of the kernel, Philox4x32-10.
-  Nothing is remembered between tokens, so a generation can be resumed, replayed or batched freely.
-- A logit of -inf is a masked id. NaN, +inf and a row with every id masked raise ``InvalidLogits``, in greedy too.
+- Otherwise weights are ``exp((logit - largest) / temperature)`` with the temperature as float32. ``top_k``
+  keeps the k best ids; ``top_p`` the fewest best ids whose share of what is left reaches ``top_p`` (always
+  one); ``min_p`` those with at least ``min_p`` times the best id's weight.
+- The draw is one number that depends only on (seed, choice, position): ``uniform`` of the kernel,
+  Philox4x32-10. Nothing is remembered between tokens, so a generation can be resumed, replayed or batched
+  freely.
+- A logit of -inf is a masked id. NaN, +inf and a row with every id masked raise ``InvalidLogits``, in greedy
+  too.
 - ``logprobs`` are those of the model's own distribution: before penalties, bias, temperature and filters.
 """
 

@@ -1,0 +1,46 @@
+"""The sampling kernel; ``rase.engine.sampler`` is its public side and documents the rules."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+class History:
+    """The ids of one sequence as the penalties see them; ids outside 0..vocab_size-1 count nowhere."""
+
+    def __init__(self, prompt: NDArray[np.int32], vocab_size: int) -> None: ...
+    def push(self, id: int) -> None:
+        """Count one generated id."""
+
+class RowSampler:
+    """Parameters and scratch of one answer over ``n`` ids. Not thread-safe; holds no random state."""
+
+    def __init__(
+        self,
+        n: int,
+        top_k: int,
+        temperature: float,
+        top_p: float,
+        min_p: float,
+        repetition: float,
+        presence: float,
+        frequency: float,
+        seed: int,
+        choice: int,
+        greedy: bool,
+        bias_ids: NDArray[np.int32],
+        bias_values: NDArray[np.float64],
+    ) -> None: ...
+    def pick(self, logits: NDArray[np.float32], position: int, history: History | None = None) -> int:
+        """The id chosen for ``position``, or -1 NaN, -2 positive infinity, -3 everything masked."""
+
+    def logprobs(
+        self, logits: NDArray[np.float32], chosen: int, alternatives: int
+    ) -> tuple[float, list[tuple[int, float]]]:
+        """Log-probability of ``chosen`` and the best ids with theirs, under the model's own distribution."""
+
+def philox(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, int, int]:
+    """The four 32-bit words of Philox4x32-10, for its published test vectors."""
+
+def uniform(seed: int, choice: int, position: int) -> float:
+    """The number in [0, 1) that decides the token at ``position`` of answer ``choice``."""
