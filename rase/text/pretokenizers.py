@@ -1,0 +1,111 @@
+"""The table of `tokenizer.ggml.pre` names: how text is cut before byte-level BPE sees it.
+
+Each row was taken from the tokenizer.json of the models that the name stands for, and compared with the
+public converters (llama.cpp `src/llama-vocab.cpp`, transformers `integrations/gguf`). A name that is not
+here is refused: a guess would give other token ids than the model was trained on, without any sign of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rase.errors import TokenizerError
+
+__all__ = ["PRE_TOKENIZERS", "PreTokenizer", "lookup"]
+
+
+@dataclass(frozen=True, slots=True)
+class PreTokenizer:
+    """One way to cut text: each pattern in turn isolates its matches inside the parts of the one before."""
+
+    splits: tuple[str, ...]  # Oniguruma syntax, as in tokenizer.json
+    gpt2_split: bool = False  # finally cut as GPT-2 does (the library's own pattern)
+    nfc: bool = False  # the tokenizer.json of these models normalises to NFC; GGUF has no key for that
+    ignore_merges: bool = False  # a part that is a token as a whole is taken as it is
+    add_bos: bool = False  # default when the file has no add_bos_token
+
+    def normalizer(self) -> Any:
+        """The `tokenizers` normalizer, or None."""
+        from tokenizers import normalizers
+
+        return normalizers.NFC() if self.nfc else None
+
+    def pre_tokenizer(self) -> Any:
+        """The `tokenizers` pre-tokenizer."""
+        from tokenizers import Regex, pre_tokenizers
+
+        steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in self.splits]
+        return pre_tokenizers.Sequence(
+            [*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=self.gpt2_split)]
+        )
+
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_WORD_START = r"[^\r\n\p{L}\p{N}]?"
+
+# cl100k with digits in groups of three (Llama 3) or one by one (Qwen 2)
+_LLAMA3 = rf"{_CONTRACTIONS}|{_WORD_START}\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}"
+_QWEN2 = rf"{_CONTRACTIONS}|{_WORD_START}\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}"
+_QWEN35 = (
+    rf"{_CONTRACTIONS}|{_WORD_START}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_BLANKS}"
+)
+# o200k: words are cut where small letters meet capitals
+_TEKKEN = (
+    rf"{_WORD_START}{_UPPER}*{_LOWER}+|{_WORD_START}{_UPPER}+{_LOWER}*"
+    rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}"
+)
+_GPT4O = (
+    rf"{_WORD_START}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_WORD_START}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}"
+)
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_BLANKS}",
+)
+
+_llama3 = PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True)
+_qwen2 = PreTokenizer((_QWEN2,), nfc=True)
+_gpt2 = PreTokenizer((), gpt2_split=True)
+_gpt2_digits = PreTokenizer((r"\p{N}",), gpt2_split=True)
+_gpt4o = PreTokenizer((_GPT4O,))
+
+PRE_TOKENIZERS: dict[str, PreTokenizer] = {
+    "llama-bpe": _llama3,
+    "llama3": _llama3,
+    "llama-v3": _llama3,
+    "falcon3": _llama3,
+    "lfm2": _llama3,
+    "dbrx": PreTokenizer((_LLAMA3,)),
+    "smaug-bpe": PreTokenizer((_LLAMA3,)),
+    "qwen2": _qwen2,
+    "qwen35": PreTokenizer((_QWEN35,), nfc=True),
+    "tekken": PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True),
+    "gpt-4o": _gpt4o,
+    "llama4": _gpt4o,
+    "gpt-2": _gpt2,
+    "phi-2": _gpt2,
+    "smollm": _gpt2_digits,
+    "starcoder": _gpt2_digits,
+    "refact": _gpt2_digits,
+    "deepseek-v3": PreTokenizer(_DEEPSEEK3),
+}
+
+
+def lookup(name: object) -> PreTokenizer:
+    """Return the row for a file's ``tokenizer.ggml.pre``; raises ``TokenizerError`` for a name that is not known."""
+    row = PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
+    if row is None:
+        found = "no such key" if name is None else repr(name)
+        raise TokenizerError(
+            "the pre-tokenizer of this file (tokenizer.ggml.pre) is not known, so its text could be cut wrongly",
+            expected="one of " + ", ".join(sorted(PRE_TOKENIZERS)),
+            found=found,
+            hint="Attach the model's own tokenizer.json: rase model attach-tokenizer ID --tokenizer tokenizer.json",
+            pre=name,
+        )
+    return row

@@ -1,0 +1,110 @@
+"""SentencePiece-style BPE from a GGUF vocabulary (`tokenizer.ggml.model` = llama): scores and byte fallback."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rase.errors import TokenizerError
+from rase.text.core import (
+    SPECIAL_IDS,
+    TokenizerCore,
+    core_from_parts,
+    first_ids,
+    metadata_flag,
+    metadata_id,
+    metadata_numbers,
+    metadata_strings,
+    token_kinds,
+)
+from rase.text.vocabulary import TokenKind, Vocabulary, fallback_byte
+
+__all__ = ["core_from_spm"]
+
+_BLANK = "\u2581"  # how SentencePiece spells a blank
+
+
+def core_from_spm(metadata: Mapping[str, Any]) -> TokenizerCore:
+    """Build the tokenizer of a SentencePiece-style file.
+
+    Such files carry no merges: every way to cut a token into two tokens is one, ranked by the token's score
+    (Kudo and Richardson 2018, BPE mode). A character that no token spells becomes its UTF-8 byte tokens.
+    Raises ``TokenizerError`` when tokens, scores and kinds do not fit together.
+    """
+    from tokenizers import Tokenizer, normalizers
+    from tokenizers.models import BPE
+
+    names = metadata_strings(metadata, "tokens")
+    scores = metadata_numbers(metadata, "scores", len(names))
+    if scores is None:
+        raise TokenizerError("a SentencePiece-style file without tokenizer.ggml.scores")
+    ids = first_ids(names)
+    defaults = _default_ids(metadata, names)
+    special = [metadata_id(metadata, name, len(names)) for name in SPECIAL_IDS]
+    kinds = token_kinds(metadata, names, [*special, *defaults.values()])
+    vocabulary = Vocabulary(
+        names, [_piece(name, kind) for name, kind in zip(names, kinds, strict=True)], bytes(kinds), ids
+    )
+    unk = metadata_id(metadata, "unknown_token_id", len(names))
+    unk = defaults.get("unknown_token_id") if unk is None else unk
+    normal = {name: token for name, token in ids.items() if kinds[token] == TokenKind.NORMAL}
+    byte_tokens = {name: token for name, token in ids.items() if kinds[token] == TokenKind.BYTE}
+    unknown = {names[unk]: unk} if unk is not None else {}
+    tokenizer = Tokenizer(
+        BPE(
+            vocab={**normal, **byte_tokens, **unknown},
+            merges=derive_merges(normal, scores),
+            unk_token=names[unk] if unk is not None else None,
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    prefix = metadata_flag(metadata, "add_space_prefix", True)
+    steps: list[Any] = [normalizers.Prepend(_BLANK)] if prefix else []
+    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", _BLANK)])
+    return core_from_parts(
+        metadata,
+        vocabulary,
+        lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
+        default_add_bos=True,
+        strip_blank=prefix,
+        defaults=defaults,
+    )
+
+
+def derive_merges(normal: Mapping[str, int], scores: list[float]) -> list[tuple[str, str]]:
+    """Every split of a token whose halves are tokens, best score first.
+
+    Only normal tokens take part: control, user-defined and byte tokens are never built from text. Among the
+    splits of one token the one with the longer left half comes first, as SentencePiece merges leftmost first;
+    equal scores keep the order of the vocabulary (Gemma's converted files rank by it alone).
+    """
+    merges: list[tuple[float, int, int, str, str]] = []
+    for name, token in normal.items():
+        score = -scores[token]
+        for cut in range(1, len(name)):
+            left = name[:cut]
+            if left in normal:
+                right = name[cut:]
+                if right in normal:
+                    merges.append((score, token, -cut, left, right))
+    merges.sort()
+    return [(left, right) for _, _, _, left, right in merges]
+
+
+def _piece(name: str, kind: int) -> bytes:
+    if kind == TokenKind.BYTE and (byte := fallback_byte(name)) is not None:
+        return bytes([byte])
+    if kind in (TokenKind.CONTROL, TokenKind.UNKNOWN):
+        return name.encode("utf-8", "replace")
+    return name.replace(_BLANK, " ").encode("utf-8", "replace")
+
+
+def _default_ids(metadata: Mapping[str, Any], names: list[str]) -> dict[str, int | None]:
+    """SentencePiece's own ids for <unk>, <s> and </s>, for old files that do not name them."""
+    usual = {"unknown_token_id": (0, "<unk>"), "bos_token_id": (1, "<s>"), "eos_token_id": (2, "</s>")}
+    return {
+        key: token if token < len(names) and names[token] == name else None
+        for key, (token, name) in usual.items()
+        if f"tokenizer.ggml.{key}" not in metadata
+    }

@@ -1,0 +1,83 @@
+"""Vocabulary: what every token id is spelled like, stands for in bytes, and may be used for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+
+from rase.errors import TokenizerError
+
+__all__ = ["TokenKind", "Vocabulary", "byte_alphabet", "byte_level_piece", "fallback_byte"]
+
+
+class TokenKind(IntEnum):
+    """Kinds of token, numbered as ``tokenizer.ggml.token_type`` numbers them (GGUF specification)."""
+
+    ABSENT = 0  # no token has this id
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3  # markup of the model: never made from text that is data
+    USER_DEFINED = 4  # kept whole, but not markup of a turn: <think>, runs of blanks
+    UNUSED = 5
+    BYTE = 6  # <0x0A>: one byte
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """All tokens by id: spelling, bytes and kind. The three sequences have the same length."""
+
+    names: Sequence[str]
+    pieces: Sequence[bytes]
+    kinds: bytes
+    ids: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def is_control(self, token: int) -> bool:
+        """Whether the token is markup that an answer does not show."""
+        return self.kinds[token] in (TokenKind.CONTROL, TokenKind.UNKNOWN)
+
+    def check(self, token: int) -> int:
+        """Return ``token``, or raise ``TokenizerError`` when no token has this id."""
+        if not 0 <= token < len(self.kinds) or self.kinds[token] == TokenKind.ABSENT:
+            raise TokenizerError(
+                "a token id that is not in the vocabulary",
+                expected=f"0 to {len(self.kinds) - 1}",
+                found=token,
+            )
+        return token
+
+
+@cache
+def byte_alphabet() -> dict[str, int]:
+    """The character of each byte in a byte-level vocabulary (GPT-2, ``bytes_to_unicode``), inverted.
+
+    Printable Latin-1 characters stand for themselves; the other 68 bytes take U+0100 onwards in order.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    alphabet = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in set(printable))
+    alphabet.update({chr(0x100 + n): byte for n, byte in enumerate(others)})
+    return alphabet
+
+
+def byte_level_piece(name: str) -> bytes:
+    """The bytes of a token of a byte-level vocabulary; a spelling outside the alphabet stands for itself."""
+    alphabet = byte_alphabet()
+    try:
+        return bytes([alphabet[character] for character in name])
+    except KeyError:
+        return name.encode("utf-8", "replace")
+
+
+def fallback_byte(name: str) -> int | None:
+    """The byte that a byte-fallback token such as ``<0x0A>`` stands for, or None for another spelling."""
+    if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
+        try:
+            return int(name[3:5], 16)
+        except ValueError:
+            return None
+    return None
