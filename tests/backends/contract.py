@@ -62,7 +62,7 @@ class ProgramContract:
         with self.compile(tiny, numerics="portable") as program:
             expected = run_chunks(program, ids)
             self.same(decode_each(program, ids), expected, "decode")
-            self.same(run_chunks(program, ids, [9, 16, 45], role=GENERATED), expected, "rows of generated tokens")
+            self.same(run_chunks(program, ids, [9, 16, 45], role=GENERATED), expected, "generated rows")
 
     def test_company_in_the_batch_does_not_matter(self, tiny):
         """Two prompts and two decodes in one batch, each equal to the same tokens alone."""
@@ -102,7 +102,9 @@ class ProgramContract:
         with self.compile(tiny) as program:
             run_chunks(program, prefix + tail, pages=[0, 1, 2])
             found = run_chunks(program, other, pages=[0, 1, 3], start=64)
-            self.same(found, run_chunks(program, prefix + other, pages=[4, 5, 6])[64:], "after a shared prefix")
+            self.same(
+                found, run_chunks(program, prefix + other, pages=[4, 5, 6])[64:], "after a shared prefix"
+            )
 
     def test_what_pages_held_before_does_not_matter(self, tiny):
         ids = tiny.ids(45)
@@ -111,7 +113,9 @@ class ProgramContract:
             for seed in (5, 6):
                 run_chunks(program, tiny.ids(128, seed), pages=[3, 2, 1, 0])
             self.same(run_chunks(program, ids), expected, "used pages")
-            self.same(decode_each(program, ids[40:], start=40), decode_each(program, ids[40:], start=40), "again")
+            self.same(
+                decode_each(program, ids[40:], start=40), decode_each(program, ids[40:], start=40), "again"
+            )
 
     def test_threads_do_not_matter(self, tiny):
         ids = tiny.ids(LENGTH)
@@ -141,7 +145,9 @@ class ProgramContract:
             program.reserve_pages(200)
             program.reserve_pages(3)  # never shrinks
             assert program.reserved_pages == 200
-            self.same(run_chunks(program, ids[64:], pages=[0, 1, 199], start=64), expected[64:], "after growth")
+            self.same(
+                run_chunks(program, ids[64:], pages=[0, 1, 199], start=64), expected[64:], "after growth"
+            )
 
     # What is refused, and that nothing happens then
 

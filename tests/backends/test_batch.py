@@ -116,7 +116,11 @@ def test_a_window_needs_only_the_pages_that_it_sees():
 
 
 def test_the_widest_cache_group_decides_how_far_back_a_token_sees():
-    full, window, state = CacheGroup("full", 1, 1, 4), CacheGroup("window", 1, 1, 4, 9), CacheGroup("state", 1, 1, 4)
+    full, window, state = (
+        CacheGroup("full", 1, 1, 4),
+        CacheGroup("window", 1, 1, 4, 9),
+        CacheGroup("state", 1, 1, 4),
+    )
     for caches, expected in (((window, full), None), ((window, state), 9), ((state,), 1)):
         assert furthest_look_back(SimpleNamespace(caches=caches)) == expected
 

@@ -38,7 +38,7 @@ def test_float16_kv_costs_what_float16_costs():
 
 
 def test_float16_kv_rounds_through_float32():
-    """1 + 2^-11 + 2^-40 is above the tie to float16, and on it after rounding to float32: it must go to even."""
+    """1 + 2^-11 + 2^-40 is above a tie of float16, and on it as float32: it must go to the even side."""
     value = 1 + 2.0**-11 + 2.0**-40
     program = TINY_LLAMA.compile(ReferenceBackend("float16"))
     op = next(op for op in program.graph.ops if isinstance(op, ops.Attention))
@@ -57,9 +57,10 @@ def test_unknown_kv_dtype():
 
 def test_estimate_counts_weights_and_pages():
     tiny = TINY_QWEN3
+    # K and V of 32 positions as float64, in 2 layers with 2 heads of 32
     estimate = ReferenceBackend().estimate(tiny.graph(), tiny.source.tensors, CompileOptions())
     with tiny.compile(ReferenceBackend()) as program:
-        assert estimate.page == program.page_bytes == 2 * 8 * 32 * 2 * 2 * 32  # K and V, 2 layers, 2 heads of 32
+        assert estimate.page == program.page_bytes == 2 * 8 * 32 * 2 * 2 * 32
         assert estimate.weights == sum(array.nbytes for array in program._weights.values())
         stored = sum(array.nbytes for array in program._keys + program._values)
         assert stored == 64 * program.page_bytes

@@ -49,11 +49,11 @@ def test_every_variant_agrees_with_the_oracle(variant, backend):
 
 
 WRONG = {
-    "eps": dict(eps=1e-3),
-    "theta": dict(theta=9000.0),
-    "pairing": dict(pairing="half"),
-    "scale": dict(rope_scale=1.1),
-    "window": dict(window=60),
+    "eps": {"eps": 1e-3},
+    "theta": {"theta": 9000.0},
+    "pairing": {"pairing": "half"},
+    "scale": {"rope_scale": 1.1},
+    "window": {"window": 60},
 }
 
 
@@ -98,5 +98,5 @@ def test_float32_prefill_is_within_the_float_gate_for_every_format(fmt, backend)
     with tiny.compile(get_backend(backend), prefill="f32") as program:
         found = run_chunks(program, ids)
     with tiny.compile(ReferenceBackend("float16")) as program:
-        # Logits take the path of generated tokens, which quantizes their input where the weights are quantized.
+        # Logits take the path of generated tokens: their input is quantized where the weights are.
         assert_close(found, run_chunks(program, ids), FLOAT if fmt in FLOATS else QUANTIZED, fmt)

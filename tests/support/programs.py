@@ -14,7 +14,7 @@ from tests.support.oracle import nmse
 
 BACKENDS = [
     "reference",
-    pytest.param("cpu", marks=pytest.mark.skipif("cpu" not in names(), reason="the cpu backend is not built")),
+    pytest.param("cpu", marks=pytest.mark.skipif("cpu" not in names(), reason="no cpu backend")),
 ]
 
 
@@ -64,4 +64,5 @@ def assert_same_bits(found: np.ndarray, expected: np.ndarray, what: str = "logit
     if not np.array_equal(a, b):
         at = tuple(int(index[0]) for index in np.nonzero(a != b))
         count = int((a != b).sum())
-        raise AssertionError(f"{what}: {count} of {a.size} differ, first at {at}: {found[at]} and {expected[at]}")
+        pair = f"{found[at]} and {expected[at]}"
+        raise AssertionError(f"{what}: {count} of {a.size} differ, first at {at}: {pair}")

@@ -73,7 +73,8 @@ class Tiny:
 
         def matrix(name: str, rows: int, cols: int, bias: bool = False) -> None:
             shape = (rows, cols)
-            tensors[f"{name}.weight"] = (random_blocks(self.matrices, shape, rng, self.std), shape, self.matrices)
+            blocks = random_blocks(self.matrices, shape, rng, self.std)
+            tensors[f"{name}.weight"] = (blocks, shape, self.matrices)
             if bias:
                 tensors[f"{name}.bias"] = rng.normal(0, 0.3, rows).astype(np.float32)
 
@@ -113,11 +114,19 @@ class Tiny:
 
     def oracle(self, ids: Any, **changes: Any) -> np.ndarray:
         """Logits after each id by the independent decoder, on the dequantized weights."""
-        facts: dict[str, Any] = dict(
-            n_layers=self.n_layers, n_heads=self.n_heads, n_kv_heads=self.n_kv_heads, head_dim=self.head_dim,
-            eps=self.eps, theta=self.theta, pairing="half" if self.architecture == "qwen3" else "neighbour",
-            rope_dim=self.rope_dim, rope_scale=self.rope_scale, window=self.window,
-        )  # fmt: skip
+        same = (
+            "n_layers",
+            "n_heads",
+            "n_kv_heads",
+            "head_dim",
+            "eps",
+            "theta",
+            "rope_dim",
+            "rope_scale",
+            "window",
+        )
+        facts: dict[str, Any] = {name: getattr(self, name) for name in same}
+        facts["pairing"] = "half" if self.architecture == "qwen3" else "neighbour"
         return oracle_logits(ids, self.source.floats(), **(facts | changes))
 
     def ids(self, n: int, seed: int = 7) -> list[int]:

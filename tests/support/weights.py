@@ -42,4 +42,6 @@ class MemoryWeights:
 
     def floats(self) -> dict[str, np.ndarray]:
         """Every tensor dequantized to float32."""
-        return {name: dequantize(info.format, self.raw[name], info.shape) for name, info in self.tensors.items()}
+        return {
+            name: dequantize(info.format, self.raw[name], info.shape) for name, info in self.tensors.items()
+        }
