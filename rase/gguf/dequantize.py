@@ -1,4 +1,4 @@
-"""Weights of any supported format as float32, in plain NumPy: slow, obvious and bit-equal to the ``gguf`` package.
+"""Weights of any format as float32, in plain NumPy: slow, obvious, bit-equal to the ``gguf`` package.
 
 Each function takes blocks as a (n, block_bytes) uint8 array and returns (n, block_size) float32. The
 layouts are those of ggml's block structures: scales are little-endian float16, small fields are packed
@@ -53,7 +53,7 @@ def _half(blocks: Bytes, at: int) -> Floats:
 
 
 def _fields(packed: Bytes, width: int, bits: int) -> Bytes:
-    """Unpack ``bits``-wide fields: of every ``width`` bytes first all lowest fields, then the next higher ones."""
+    """Unpack ``bits``-wide fields: of every ``width`` bytes all lowest fields, then the next higher ones."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(1, 1, -1, 1)
     fields = (packed.reshape(len(packed), -1, 1, width) >> shifts) & np.uint8((1 << bits) - 1)
     return fields.reshape(len(packed), -1)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
-from rase.errors import CorruptModelFile, ModelFileNotFound
+from rase.errors import CorruptModelFile, ModelFileNotFound, UnsupportedFormat
 
 __all__ = ["InputFile"]
+
+AGAIN = "Copy, download or convert the file again."
 
 
 class InputFile:
@@ -26,12 +29,13 @@ class InputFile:
             # Without O_NONBLOCK the open of a named pipe would wait for a writer.
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             state = os.fstat(self._fd)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             self.close()
             reason = getattr(error, "strerror", None) or str(error)
             raise ModelFileNotFound(
-                f"model file '{self.path}' cannot be opened", found=reason, hint="Check the path.", path=str(path)
-            ) from None
+                f"model file '{self.path}' cannot be opened", found=reason,
+                hint="Check the path and its rights.", path=str(path),
+            ) from None  # fmt: skip
         if not stat.S_ISREG(state.st_mode):
             self.close()
             raise ModelFileNotFound(
@@ -74,10 +78,8 @@ class InputFile:
     def check_unchanged(self) -> None:
         """Raise ``CorruptModelFile`` when size or modification time differ from those at opening."""
         if _identity(os.fstat(self._fd)) != self._identity:
-            raise CorruptModelFile(
-                f"model file '{self.path}' changed while it was read",
-                hint="Wait until the program that writes it has finished, then try again.", path=str(self.path),
-            )  # fmt: skip
+            hint = "Wait until the program that writes it has finished, then try again."
+            raise self.corrupt("it changed while it was read", hint=hint)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -85,18 +87,32 @@ class InputFile:
             os.close(self._fd)
             self._fd = -1
 
-    def _shrunk(self, what: str, start: int, end: int) -> CorruptModelFile:
-        return CorruptModelFile(
-            f"model file '{self.path}' was cut while it was read: {what}",
-            expected=f"bytes {start} to {end}", found="the end of the file",
-            hint="Copy or download the file again.", path=str(self.path), missing=(start, end),
+    def corrupt(self, what: str, *, hint: str = AGAIN, **facts: Any) -> CorruptModelFile:
+        """The error for a file that contradicts its own format; ``facts`` as ``EngineError`` takes them."""
+        return CorruptModelFile(f"model file '{self.path}': {what}", hint=hint, path=str(self.path), **facts)
+
+    def unsupported(self, what: str, *, hint: str = AGAIN, **facts: Any) -> UnsupportedFormat:
+        """The error for a file that rase does not run."""
+        return UnsupportedFormat(f"model file '{self.path}': {what}", hint=hint, path=str(self.path), **facts)
+
+    def cut(self, what: str, start: int, end: int, **facts: Any) -> CorruptModelFile:
+        """The error for ``what``, which lies in bytes ``start`` to ``end``, beyond the end of the file."""
+        missing = (max(start, self.size), end)
+        return self.corrupt(
+            f"it is cut: {what} misses bytes {missing[0]} to {missing[1]}",
+            expected=f"bytes {start} to {end}", found=f"a file of {self.size} bytes",
+            hint="Copy or download the file again.", missing=missing, **facts,
         )  # fmt: skip
 
+    def _shrunk(self, what: str, start: int, end: int) -> CorruptModelFile:
+        return self.corrupt(
+            f"it was cut while it was read: {what} misses bytes {start} to {end}", missing=(start, end)
+        )
+
     def _unreadable(self, what: str, error: OSError) -> CorruptModelFile:
-        return CorruptModelFile(
-            f"model file '{self.path}' cannot be read: {what}", found=error.strerror,
-            hint="Check the disk or the network share.", path=str(self.path),
-        )  # fmt: skip
+        return self.corrupt(
+            f"{what} cannot be read", found=error.strerror, hint="Check the disk or the network share."
+        )
 
 
 def _identity(state: os.stat_result) -> tuple[int, ...]:

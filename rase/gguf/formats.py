@@ -1,4 +1,4 @@
-"""The table of tensor formats: what each is called, how many weights a block holds and how many bytes it takes.
+"""The table of tensor formats: the name of each, the weights of a block and the bytes that it takes.
 
 Block layouts follow the GGUF specification and the block structures of ggml. A format is added by one
 line of ``FORMATS``, one function of ``dequantize.py`` and one header of the kernels.
@@ -31,8 +31,9 @@ class Format:
         Raises ``CorruptModelFile`` when ``cols`` is not a positive multiple of the block size.
         """
         if cols <= 0 or cols % self.block_size:
+            expected = f"a positive multiple of {self.block_size}"
             raise CorruptModelFile(
-                f"a row of {self.name} weights", expected=f"a positive multiple of {self.block_size}", found=f"{cols} weights"
+                f"a row of {self.name} weights", expected=expected, found=f"{cols} weights"
             )
         return cols // self.block_size * self.block_bytes
 
@@ -48,8 +49,9 @@ class Format:
                 raise CorruptModelFile("a dimension of a tensor", expected="at least 1", found=length)
             elements *= length
             if elements > MAX_ELEMENTS:
+                expected = f"at most {MAX_ELEMENTS} weights"
                 raise CorruptModelFile(
-                    "the shape of a tensor", expected=f"at most {MAX_ELEMENTS} weights", found=f"shape {tuple(shape)}"
+                    "the size of a tensor", expected=expected, found=f"shape {tuple(shape)}"
                 )
         if not shape:
             raise CorruptModelFile("the shape of a tensor", expected="at least one dimension", found="none")
@@ -75,14 +77,14 @@ FORMATS: dict[int, Format] = {
     )
 }
 
-# Every type id that ggml has ever given out, retired ones too, so that a refusal can call the type by its name.
+# Every type id that ggml has given out, retired ones too, so that a refusal can name the type.
 KNOWN_TYPES: dict[int, str] = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 4: "Q4_2", 5: "Q4_3", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",
-    10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS",
-    18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16",
-    26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8",
-    34: "TQ1_0", 35: "TQ2_0", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8", 39: "MXFP4", 40: "NVFP4",
-    41: "Q1_0",
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 4: "Q4_2", 5: "Q4_3", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9:
+    "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17:
+    "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8",
+    25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33:
+    "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8", 39: "MXFP4",
+    40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
 
 

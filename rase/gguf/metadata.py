@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from rase.errors import CorruptModelFile, UnsupportedFormat
 from rase.gguf.cursor import MAX_NAME, Cursor
 
 __all__ = ["VALUE_TYPES", "read_metadata"]
@@ -34,52 +33,46 @@ def read_metadata(cursor: Cursor, number: int) -> tuple[dict[str, Any], dict[str
     for index in range(number):
         key = cursor.text(f"metadata key {index}", limit=MAX_NAME)
         if key in values:
-            raise _wrong(cursor, f"metadata key '{key}'", "each key once", "it comes twice")
-        kind = cursor.uint(4, f"the type of metadata key '{key}'")
-        values[key], types[key] = _value(cursor, key, kind)
+            raise cursor.file.corrupt(f"metadata key '{key}' comes twice", key=key)
+        values[key], types[key] = _value(cursor, f"metadata key '{key}'")
     return values, types
 
 
-def _value(cursor: Cursor, key: str, kind: int) -> tuple[Any, str]:
-    what = f"metadata key '{key}'"
+def _value(cursor: Cursor, what: str) -> tuple[Any, str]:
+    kind = cursor.uint(4, f"the type of {what}")
     if kind == ARRAY:
-        return _array(cursor, key)
+        return _array(cursor, what)
     if kind == STRING:
         return cursor.text(what), "string"
-    if kind not in PACKED:
-        raise _wrong(cursor, f"the type of {what}", "a type from 0 to 12", kind)
-    code, _, width = PACKED[kind]
+    code, _, width = _packed(cursor, kind, f"the type of {what}")
     value = struct.unpack(code, cursor.take(width, what))[0]
     if kind == BOOL:
         if value > 1:
-            raise _wrong(cursor, what, "a boolean, 0 or 1", value)
+            raise cursor.file.corrupt(what, expected="a boolean, 0 or 1", found=value)
         value = bool(value)
     return value, VALUE_TYPES[kind]
 
 
-def _array(cursor: Cursor, key: str) -> tuple[Any, str]:
-    what = f"metadata key '{key}'"
+def _array(cursor: Cursor, what: str) -> tuple[Any, str]:
     kind = cursor.uint(4, f"the element type of {what}")
     if kind == ARRAY:
-        raise UnsupportedFormat(
-            f"model file '{cursor.file.path}': {what} is an array of arrays", expected="an array of plain values",
-            hint="No known model needs one: convert the model again.", path=str(cursor.file.path), key=key,
-        )  # fmt: skip
+        raise cursor.file.unsupported(
+            f"{what} is an array of arrays",
+            expected="an array of plain values",
+            hint="Convert the model again.",
+        )
     if kind == STRING:
         return cursor.texts(cursor.count(8, f"the number of strings in {what}"), what), "array of string"
-    if kind not in PACKED:
-        raise _wrong(cursor, f"the element type of {what}", "a type from 0 to 12", kind)
-    _, dtype, width = PACKED[kind]
+    _, dtype, width = _packed(cursor, kind, f"the element type of {what}")
     array = cursor.numbers(cursor.count(width, f"the number of elements in {what}"), dtype, what)
     if kind == BOOL:
-        if array.size and int(array.max()) > 1:  # type: ignore[arg-type]
-            raise _wrong(cursor, what, "booleans, 0 or 1", int(array.max()))  # type: ignore[arg-type]
+        if array.size and array.max() > 1:
+            raise cursor.file.corrupt(what, expected="booleans, 0 or 1", found=array.max())
         array = array.view("bool")
     return array, f"array of {VALUE_TYPES[kind]}"
 
 
-def _wrong(cursor: Cursor, what: str, expected: object, found: object) -> CorruptModelFile:
-    return CorruptModelFile(
-        f"model file '{cursor.file.path}': {what}", expected=expected, found=found,
-        hint="Copy, download or convert the file again.", path=str(cursor.file.path),
-    )  # fmt: skip
+def _packed(cursor: Cursor, kind: int, what: str) -> tuple[str, str, int]:
+    if kind not in PACKED:
+        raise cursor.file.corrupt(what, expected="a type from 0 to 12", found=kind)
+    return PACKED[kind]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from rase.errors import CorruptModelFile
 from rase.gguf.files import InputFile
 from rase.gguf.formats import TensorInfo
 from rase.gguf.header import Header, read_header
@@ -64,7 +63,7 @@ class GgufFile:
         opened = [given]
         try:
             header = read_header(given)
-            paths = shard_paths(given.path, header.metadata)
+            paths = shard_paths(given, header.metadata)
             shards: list[Shard] = []
             headers: list[Header] = []
             for shard_path in paths:
@@ -73,7 +72,7 @@ class GgufFile:
                 else:
                     opened.append(file := InputFile(shard_path))
                     own = read_header(file)
-                    shard_paths(shard_path, own.metadata)  # its name and its metadata must agree, too
+                    shard_paths(file, own.metadata)  # its name and its metadata must agree, too
                 shards.append(Shard(shard_path, file.size, own.raw, file))
                 headers.append(own)
             return cls(shards, headers)
@@ -98,6 +97,9 @@ class GgufFile:
         self.close()
 
 
+FOREIGN_SHARD = "The shards belong to different models: download all of them again."
+
+
 def _merge_metadata(shards: list[Shard], headers: list[Header]) -> tuple[dict[str, Any], dict[str, str]]:
     """The first shard carries the metadata; what a later one adds or repeats must not contradict it."""
     values, types = dict(headers[0].metadata), dict(headers[0].types)
@@ -106,10 +108,8 @@ def _merge_metadata(shards: list[Shard], headers: list[Header]) -> tuple[dict[st
             if key in OF_ONE_SHARD:
                 continue
             if key in values and not _same(values[key], value):
-                raise CorruptModelFile(
-                    f"model file '{shard.path}': metadata key '{key}' differs from that of the first shard",
-                    hint="The shards belong to different models: download all of them again.", path=str(shard.path),
-                )  # fmt: skip
+                what = f"metadata key '{key}' differs from that of the first shard"
+                raise shard.file.corrupt(what, hint=FOREIGN_SHARD, key=key)
             values.setdefault(key, value)
             types.setdefault(key, header.types[key])
     return values, types
@@ -120,18 +120,14 @@ def _merge_tensors(shards: list[Shard], headers: list[Header]) -> dict[str, Tens
     for index, (shard, header) in enumerate(zip(shards, headers, strict=True)):
         for info in header.tensors:
             if info.name in tensors:
-                raise CorruptModelFile(
-                    f"model file '{shard.path}': tensor '{info.name}' is in an earlier shard, too",
-                    hint="The shards belong to different models: download all of them again.",
-                    path=str(shard.path), tensor=info.name,
-                )  # fmt: skip
+                what = f"tensor '{info.name}' is in an earlier shard, too"
+                raise shard.file.corrupt(what, hint=FOREIGN_SHARD, tensor=info.name)
             tensors[info.name] = replace(info, shard=index)
     declared = headers[0].metadata.get("split.tensors.count", len(tensors))
     if len(shards) > 1 and declared != len(tensors):
-        raise CorruptModelFile(
-            f"the model of '{shards[0].path}'", expected=f"{declared} tensors in {len(shards)} shards",
-            found=len(tensors), hint="Download all shards again.", path=str(shards[0].path),
-        )  # fmt: skip
+        raise shards[0].file.corrupt(
+            "its shards do not make the whole model", expected=f"{declared} tensors", found=len(tensors)
+        )
     return tensors
 
 

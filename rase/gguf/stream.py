@@ -9,20 +9,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator
 
-from rase.errors import Cancelled, CorruptModelFile
+from rase.errors import Cancelled
 from rase.gguf.formats import TensorInfo
 from rase.gguf.reader import GgufFile, Shard
 
 __all__ = ["PIECE", "HashedTensors"]
 
-PIECE = 8 * 2**20  # bytes between two looks at `cancelled`, and between two reports of progress
+PIECE = (
+    2**20
+)  # bytes between two looks at `cancelled`; small enough to be hashed out of the processor's cache
 
 
 class HashedTensors:
     """A weight source over an open ``GgufFile``; ``stream`` may run once.
 
     ``progress(done, total)`` is called in bytes over all shards; ``cancelled()`` is asked before each piece
-    of 8 MiB and makes ``stream`` raise ``Cancelled`` when it says True.
+    of 1 MiB and makes ``stream`` raise ``Cancelled`` when it says True.
     """
 
     def __init__(
@@ -49,16 +51,15 @@ class HashedTensors:
     def stream(self, wanted: Collection[str]) -> Iterator[tuple[TensorInfo, memoryview]]:
         """Yield each tensor of ``wanted`` once, in file order, with its bytes (read-only).
 
-        The buffer is reused: it holds until the next step of the iteration. Raises ``CorruptModelFile`` for a
-        name that the model lacks, and when a file shrinks or changes while it is read; ``Cancelled`` as above.
+        The buffer is reused: it holds until the next step of the iteration. Raises ``CorruptModelFile`` for
+        a name that the model lacks and when a file shrinks or changes meanwhile, ``Cancelled`` as said above.
         """
         names = set(wanted)
         absent = sorted(names - self.tensors.keys())
         if absent:
-            raise CorruptModelFile(
-                f"model file '{self.file.shards[0].path}' lacks tensor '{absent[0]}'", expected="every tensor of the model",
-                hint="Download or convert the model again.", tensor=absent[0], missing=absent,
-            )  # fmt: skip
+            raise self.file.shards[0].file.corrupt(
+                f"it lacks tensor '{absent[0]}'", tensor=absent[0], missing=absent
+            )
         if self._started:
             raise RuntimeError("stream() may run once: the digests belong to one pass")
         self._started = True
@@ -119,5 +120,5 @@ class _Buffer:
         if length > len(self._memory):
             import numpy as np
 
-            self._memory = memoryview(np.empty(length, dtype=np.uint8))  # no time spent on zeros
+            self._memory = np.empty(length, dtype=np.uint8).data  # no time spent on zeros
         return self._memory[:length]

@@ -1,4 +1,4 @@
-"""The toy models and tokenizers are what their docstrings say: checked by a decoder of a few lines, in float64."""
+"""The toy models and tokenizers are what their docstrings say, by a float64 decoder of a few lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.toy_tokenizers import BPE_WORDS, ToyTokenizer
 
 
 def last_logits(path: Path, ids: Sequence[int]) -> np.ndarray:
-    """Logits after ``ids`` of a llama model whose queries and keys are zero, so that rotation does not matter."""
+    """Logits after ``ids`` of a llama model with zero queries and keys: rotation does not matter."""
     tensor = {name: value.astype(np.float64) for name, value in toys.tiny_weights(path).items()}
     with GgufFile.open(path) as file:
         keys = file.metadata
@@ -46,7 +46,11 @@ def greedy(path: Path, ids: list[int], steps: int) -> list[int]:
 def test_chain(tmp_path: Path) -> None:
     tokenizer = toys.toy_bpe(pieces=["alpha ", "be", "ta ga"])
     path = toys.chain(tmp_path, ["alpha ", "be", "ta ga", tokenizer.byte(0xF0)], tokenizer=tokenizer)
-    wanted = [*map(tokenizer.id, ("alpha ", "be", "ta ga")), tokenizer.byte(0xF0), tokenizer.id("<|end_of_text|>")]
+    wanted = [
+        *map(tokenizer.id, ("alpha ", "be", "ta ga")),
+        tokenizer.byte(0xF0),
+        tokenizer.id("<|end_of_text|>"),
+    ]
     for prompt in ([0], [tokenizer.byte(10)], [17, 300, 4], [tokenizer.eos_id]):
         assert greedy(path, prompt, 5) == wanted
     values = np.sort(last_logits(path, [5]))
@@ -111,7 +115,12 @@ def test_toy_bpe_adds_bos_when_asked() -> None:
 def test_toy_spm() -> None:
     tokenizer = toys.toy_spm()
     ids = encode(tokenizer, "Hello big worldé")
-    assert ids == [1, *map(tokenizer.id, ("▁Hello", "▁big", "▁world")), tokenizer.byte(0xC3), tokenizer.byte(0xA9)]
+    assert ids == [
+        1,
+        *map(tokenizer.id, ("▁Hello", "▁big", "▁world")),
+        tokenizer.byte(0xC3),
+        tokenizer.byte(0xA9),
+    ]
     assert decode(tokenizer, ids) == "Hello big worldé"
 
 
@@ -126,14 +135,18 @@ def test_tiny_models_are_reproducible_and_take_their_options(tmp_path: Path) -> 
     assert first == toys.tiny_llama(tmp_path, name="b", fmt="Q4_0").read_bytes()
     path = toys.tiny_qwen3(
         tmp_path, tied=True, n_heads=8, n_kv_heads=1, head_dim=16, rope_factors=[1.0] * 8, linear_scale=2.0,
-        metadata={"qwen3.vocab_size": None}, tensors={"blk.0.attn_norm.weight": np.full(64, 2.0, dtype=np.float32)},
+        metadata={"qwen3.vocab_size": None},
+        tensors={"blk.0.attn_norm.weight": np.full(64, 2.0, dtype=np.float32)},
     )  # fmt: skip
     with GgufFile.open(path) as file:
         assert "output.weight" not in file.tensors and "qwen3.vocab_size" not in file.metadata
         assert file.tensors["blk.1.attn_q.weight"].shape == (128, 64)
         assert file.tensors["blk.1.attn_k.weight"].shape == (16, 64)
         assert file.tensors["blk.1.attn_q_norm.weight"].shape == (16,)
-        assert file.metadata["qwen3.rope.scaling.type"] == "linear" and file.metadata["qwen3.attention.key_length"] == 16
+        assert (
+            file.metadata["qwen3.rope.scaling.type"] == "linear"
+            and file.metadata["qwen3.attention.key_length"] == 16
+        )
     tensor = toys.tiny_weights(path)
     assert (tensor["blk.0.attn_norm.weight"] == 2).all() and tensor["rope_freqs.weight"].shape == (8,)
     assert 0.1 < tensor["blk.0.attn_q.weight"].std() < 0.15

@@ -1,7 +1,7 @@
 """Builds small GGUF files for tests: well-formed ones with the ``gguf`` package, malformed ones by hand.
 
-    write_gguf(path, {"general.architecture": "llama", "llama.block_count": 2},
-               {"token_embd.weight": (array, "Q8_0"), "blk.0.attn_q.weight": (raw, (64, 256), "Q4_K")})
+write_gguf(path, {"general.architecture": "llama", "llama.block_count": 2},
+           {"token_embd.weight": (array, "Q8_0"), "blk.0.attn_q.weight": (raw, (64, 256), "Q4_K")})
 """
 
 from __future__ import annotations
@@ -16,14 +16,25 @@ import numpy as np
 from rase.gguf.dequantize import dequantize
 from rase.gguf.formats import format_named
 
-QUANTIZABLE = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")  # the gguf package writes no K-quants
+QUANTIZABLE = (
+    "F32",
+    "F16",
+    "BF16",
+    "Q4_0",
+    "Q4_1",
+    "Q5_0",
+    "Q5_1",
+    "Q8_0",
+)  # the gguf package writes no K-quants
 K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 ALL_FORMATS = QUANTIZABLE + K_QUANTS
 
-# Byte offsets of the block scale and of the block minimum, and the minimum that centres the weights per unit of scale.
+# Where a block keeps its scale and its minimum, and the minimum per unit of scale that centres the weights.
 _SCALES: dict[str, tuple[int, int | None, float]] = {
-    "Q4_0": (0, None, 0), "Q4_1": (0, 2, -7.5), "Q5_0": (0, None, 0), "Q5_1": (0, 2, -15.5), "Q8_0": (0, None, 0),
-    "Q2_K": (80, 82, 1.5), "Q3_K": (108, None, 0), "Q4_K": (0, 2, 7.5), "Q5_K": (0, 2, 15.5), "Q6_K": (208, None, 0),
+    "Q4_0": (0, None, 0), "Q4_1": (0, 2, -7.5), "Q5_0": (0, None, 0), "Q5_1": (0, 2, -15.5),
+    "Q8_0": (0, None, 0),
+    "Q2_K": (80, 82, 1.5), "Q3_K": (108, None, 0), "Q4_K": (0, 2, 7.5), "Q5_K": (0, 2, 15.5),
+    "Q6_K": (208, None, 0),
 }  # fmt: skip
 
 
@@ -53,7 +64,9 @@ def random_blocks(fmt: str, shape: Sequence[int], rng: np.random.Generator, std:
     def set_scales(scale: np.ndarray) -> None:
         blocks[:, scale_at : scale_at + 2] = scale.astype("<f2").reshape(-1, 1).view(np.uint8)
         if minimum_at is not None:
-            blocks[:, minimum_at : minimum_at + 2] = (scale * centre).astype("<f2").reshape(-1, 1).view(np.uint8)
+            blocks[:, minimum_at : minimum_at + 2] = (
+                (scale * centre).astype("<f2").reshape(-1, 1).view(np.uint8)
+            )
 
     set_scales(np.ones(len(blocks)))
     unit = float(np.std(dequantize(form, blocks, (len(blocks), form.block_size)))) or 1.0
@@ -66,7 +79,9 @@ def weights(raw: bytes, shape: Sequence[int], fmt: str) -> np.ndarray:
     return dequantize(format_named(fmt), raw, shape)
 
 
-def write_gguf(path: Path | str, metadata: Mapping[str, Any], tensors: Mapping[str, Any], *, alignment: int = 32) -> Path:
+def write_gguf(
+    path: Path | str, metadata: Mapping[str, Any], tensors: Mapping[str, Any], *, alignment: int = 32
+) -> Path:
     """Write a GGUF file (version 3) with the ``gguf`` package and return its path.
 
     ``metadata`` needs "general.architecture". Values: str, bool, int (uint32 where it fits, else int32,
@@ -74,9 +89,28 @@ def write_gguf(path: Path | str, metadata: Mapping[str, Any], tensors: Mapping[s
     of their own type), or ``(value, "UINT16")`` to name the GGUF type. ``tensors`` maps names to a float
     array (written as F32), ``(float array, format)`` or ``(bytes, shape, format)``; shapes in NumPy order.
     """
+    _write(path, metadata, tensors, alignment, 0)
+    return Path(path)
+
+
+def write_split_gguf(
+    folder: Path, stem: str, metadata: Mapping[str, Any], tensors: Mapping[str, Any], tensors_per_shard: int
+) -> list[Path]:
+    """Write a model as the ``gguf`` package splits it, and return the paths ``stem-00001-of-0000N.gguf``, ...
+
+    ``metadata`` and ``tensors`` as for ``write_gguf``. One shard only (all tensors fit) has the plain name.
+    """
+    _write(Path(folder) / f"{stem}.gguf", metadata, tensors, 32, tensors_per_shard)
+    return sorted(Path(folder).glob(f"{stem}-*-of-*.gguf")) or [Path(folder) / f"{stem}.gguf"]
+
+
+def _write(
+    path: Path | str, metadata: Mapping[str, Any], tensors: Mapping[str, Any], alignment: int, per_shard: int
+) -> None:
     import gguf
 
-    writer = gguf.GGUFWriter(str(path), metadata["general.architecture"])
+    architecture = metadata["general.architecture"]
+    writer = gguf.GGUFWriter(str(path), architecture, split_max_tensors=per_shard)
     if alignment != 32:
         writer.add_custom_alignment(alignment)
     for key, value in metadata.items():
@@ -97,7 +131,6 @@ def write_gguf(path: Path | str, metadata: Mapping[str, Any], tensors: Mapping[s
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return Path(path)
 
 
 def _typed(value: Any) -> tuple[Any, ...]:
@@ -133,8 +166,8 @@ _CODES = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIifBQqd", strict=Tr
 class HandMade:
     """A GGUF file written field by field, each of which a test may get wrong.
 
-    ``pairs``: (key, type name or number, value), where an array's value is (element type, list) and a value
-    of type ``bytes`` is written as it is; ``tensors``: (name, dimensions as the file lists them, type id,
+    ``pairs``: (key, type name or number, value), where an array's value is (element type, list) and a ``bytearray``
+    is written as it is, after the type; ``tensors``: (name, dimensions as the file lists them, type id,
     offset); ``data``: what follows the padding. Names and strings may be ``bytes``. After ``build`` the
     offsets at which a field starts or ends are in ``borders``, and ``data_start`` is where ``data`` begins.
     """
@@ -173,7 +206,7 @@ class HandMade:
             self._string(key, count)
             number = TYPE_IDS.get(kind, kind)
             self._pack("I", number)
-            if number == TYPE_IDS["array"] and not isinstance(value, bytes):
+            if number == TYPE_IDS["array"] and not isinstance(value, bytearray):
                 element, items = value
                 element = TYPE_IDS.get(element, element)
                 self._pack("I", element)
@@ -213,9 +246,9 @@ class HandMade:
         self._raw(raw)
 
     def _value(self, kind: int, value: Any, count: str) -> None:
-        if kind == TYPE_IDS["string"]:
+        if isinstance(value, bytearray):
+            self._raw(bytes(value))
+        elif kind == TYPE_IDS["string"]:
             self._string(value, count)
-        elif isinstance(value, bytes):
-            self._raw(value)
         else:
             self._pack(_CODES[kind], value)

@@ -1,10 +1,11 @@
-"""TOY-BPE and TOY-SPM: small tokenizers, each as GGUF metadata and as a ``tokenizer.json`` that mean the same."""
+"""TOY-BPE and TOY-SPM: small tokenizers, each as GGUF metadata and as a ``tokenizer.json``."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import numpy as np
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    r"{% for message in messages %}"
+    r"{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    r"{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -42,7 +44,7 @@ _LETTERS = byte_letters()
 
 @dataclass(frozen=True)
 class ToyTokenizer:
-    """One toy tokenizer. ``tokens[id]`` is a token as the vocabulary writes it, ``types[id]`` its GGUF type."""
+    """One toy tokenizer. ``tokens[id]`` is a token as vocabularies write it, ``types[id]`` its GGUF type."""
 
     model: str  # "gpt2" (byte-level BPE) or "llama" (SentencePiece style)
     pre: str
@@ -60,8 +62,10 @@ class ToyTokenizer:
         return len(self.tokens)
 
     def id(self, piece: str | int) -> int:
-        """The id of a token: by its text for TOY-BPE ("be", " the", "<|im_end|>"), as the vocabulary writes it
-        for TOY-SPM ("▁Hello", "<0x0A>"); an id is passed on. ``ValueError`` when there is none."""
+        """The id of a token; an id is passed on. ``ValueError`` when there is none.
+
+        TOY-BPE: by its text ("be", " the", "<|im_end|>"); TOY-SPM: as it is written ("▁Hello", "<0x0A>").
+        """
         if isinstance(piece, int):
             return piece
         if self.model == "gpt2" and piece not in self.specials():
@@ -98,11 +102,17 @@ class ToyTokenizer:
                 keys[f"{name}_token_id"] = self.id(token)
         if UNKNOWN in self.types:
             keys["unknown_token_id"] = self.types.index(UNKNOWN)
-        return {f"tokenizer.ggml.{key}": value for key, value in keys.items() if not isinstance(value, list) or value}
+        return {
+            f"tokenizer.ggml.{key}": value
+            for key, value in keys.items()
+            if not isinstance(value, list) or value
+        }
 
     def json(self) -> bytes:
         """The same tokenizer as a ``tokenizer.json`` of the ``tokenizers`` library."""
-        return json.dumps(_bpe_json(self) if self.model == "gpt2" else _spm_json(self), ensure_ascii=False).encode()
+        return json.dumps(
+            _bpe_json(self) if self.model == "gpt2" else _spm_json(self), ensure_ascii=False
+        ).encode()
 
     def write_json(self, folder: Path, name: str = "tokenizer.json") -> Path:
         """Write ``json()`` into ``folder`` and return the path."""
@@ -203,7 +213,7 @@ def _merge(parts: list[str], merges: Sequence[tuple[str, str]]) -> list[str]:
     """Apply ``merges`` to ``parts`` as BPE does: always the earliest rule that fits, leftmost first."""
     ranks = {pair: rank for rank, pair in enumerate(merges)}
     while True:
-        fitting = [(ranks[pair], i) for i, pair in enumerate(zip(parts, parts[1:], strict=False)) if pair in ranks]
+        fitting = [(ranks[pair], i) for i, pair in enumerate(pairwise(parts)) if pair in ranks]
         if not fitting:
             return parts
         _, at = min(fitting)
@@ -214,11 +224,10 @@ def _spm_merges(tokens: list[str], scores: list[float], types: list[int]) -> lis
     """Every split of a token into two tokens, best score first."""
     ids = {token: index for index, token in enumerate(tokens) if types[index] == NORMAL}
     merges = []
-    for token, index in sorted(ids.items(), key=lambda item: -scores[item[1]]):
+    for token in sorted(ids, key=lambda token: -scores[ids[token]]):
         splits = [(token[:at], token[at:]) for at in range(1, len(token))]
         fitting = [pair for pair in splits if pair[0] in ids and pair[1] in ids]
         merges += sorted(fitting, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
-        del index
     return merges
 
 
@@ -234,7 +243,13 @@ def _common_json(toy: ToyTokenizer) -> dict[str, Any]:
         sequence.insert(0, {"SpecialToken": {"id": toy.bos, "type_id": 0}})
         special[toy.bos] = {"id": toy.bos, "ids": [toy.id(toy.bos)], "tokens": [toy.bos]}
     post = {"type": "TemplateProcessing", "single": sequence, "pair": sequence, "special_tokens": special}
-    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "post_processor": post}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "post_processor": post,
+    }
 
 
 def _model_json(toy: ToyTokenizer, **fields: Any) -> dict[str, Any]:
@@ -266,6 +281,9 @@ def _spm_json(toy: ToyTokenizer) -> dict[str, Any]:
     return _common_json(toy) | {
         "normalizer": {"type": "Sequence", "normalizers": [*prefix, blanks]},
         "pre_tokenizer": None,
-        "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip],
+        },
         "model": _model_json(toy, unk_token="<unk>", fuse_unk=True, byte_fallback=BYTE in toy.types),
     }

@@ -2,7 +2,7 @@
 
 Every function writes ``folder / (name + ".gguf")`` and returns the path. Common keywords:
 
-``tokenizer``      a ``ToyTokenizer`` (default: ``toy_bpe()``, for HIST ``hist_tokenizer()``); its metadata is embedded
+``tokenizer``      the ``ToyTokenizer`` to embed (default: ``toy_bpe()``, for HIST ``hist_tokenizer()``)
 ``chat_template``  the Jinja text to embed (default: CHATML; HIST: none), or None for none
 ``metadata``       further or other metadata; a key with the value None is left out
 ``tensors``        further or other tensors, values as ``write_gguf`` takes them; None leaves one out
@@ -40,10 +40,11 @@ def model_metadata(
     norm_eps: float = 1e-5,
     rope_theta: float = 10000.0,
 ) -> dict[str, Any]:
-    """The ``general.*`` and ``<architecture>.*`` keys; ``head_dim`` None leaves out key_length and value_length."""
+    """The ``general.*`` and ``<architecture>.*`` keys; without ``head_dim`` no key_length."""
     keys: dict[str, Any] = {
         "block_count": n_layers, "context_length": context_length, "embedding_length": dim,
-        "feed_forward_length": hidden_dim, "attention.head_count": n_heads, "attention.head_count_kv": n_kv_heads,
+        "feed_forward_length": hidden_dim,
+        "attention.head_count": n_heads, "attention.head_count_kv": n_kv_heads,
         "attention.layer_norm_rms_epsilon": float(norm_eps), "rope.freq_base": float(rope_theta),
         "rope.dimension_count": head_dim or dim // n_heads, "vocab_size": vocab_size,
     }  # fmt: skip
@@ -70,10 +71,10 @@ def chain(
     """CHAIN: a llama model whose greedy output after any prompt is ``tokens``, then the end token (``eos``).
 
     ``tokens`` are ids, or pieces for ``tokenizer.id``; no token twice (``ValueError``), since the last token
-    alone decides the next. Every token outside the chain is followed by the first one, so the prompt must not
-    end with a token of the chain (a ChatML prompt ends with the byte "\\n"). ``then`` is what follows the last
-    token instead of ``eos``: the first token again makes an endless loop. The successor's logit is sqrt(dim),
-    all others are 0, with dim the vocabulary size rounded up to 32; all weights are F32.
+    alone decides the next. Every token outside the chain is followed by the first one, so the prompt must
+    not end with a token of the chain (a ChatML prompt ends with the byte of a line feed). ``then`` is what
+    follows the last token instead of ``eos``: the first token again makes an endless loop. The successor's
+    logit is sqrt(dim), all others are 0; dim is the vocabulary size rounded up to 32, all weights are F32.
     """
     tokenizer = tokenizer or toy_bpe()
     ids = [tokenizer.id(token) for token in tokens]
@@ -85,7 +86,10 @@ def chain(
     successor[ids] = [*ids[1:], tokenizer.eos_id if then is None else tokenizer.id(then)]
     output = np.zeros((rows, dim), dtype=np.float32)
     output[successor, np.arange(rows)] = 1
-    own = _quiet_layers(dim, n_layers) | {"token_embd.weight": np.eye(rows, dim, dtype=np.float32), "output.weight": output}
+    own = _quiet_layers(dim, n_layers) | {
+        "token_embd.weight": np.eye(rows, dim, dtype=np.float32),
+        "output.weight": output,
+    }
     keys = model_metadata(
         "llama", dim=dim, hidden_dim=32, n_layers=n_layers, n_heads=dim // 32, n_kv_heads=1, vocab_size=rows,
         context_length=context_length, norm_eps=1e-12,
@@ -106,17 +110,20 @@ def logits(
     metadata: Mapping[str, Any] = {},
     tensors: Mapping[str, Any] = {},
 ) -> Path:
-    """LOGITS: a llama model of width 32 whose logits after any prompt are ``values``, then ``rest`` for higher ids.
+    """LOGITS: a llama model of width 32 whose logits are ``values``, then ``rest``, after any prompt.
 
-    Exact in float arithmetic for values of at most 19 significant bits. ``output_rows`` (default: the size of the
-    tokenizer) may exceed the tokenizer: the model is then padded.
+    Exact in float arithmetic for values of at most 19 significant bits. ``output_rows`` (default: the size
+    of the tokenizer) may exceed the tokenizer: the model is then padded.
     """
     tokenizer = tokenizer or toy_bpe()
     rows = output_rows or len(tokenizer)
     wanted = np.full(rows, rest, dtype=np.float32)
     wanted[: len(values)] = values
     output = np.repeat(wanted.reshape(-1, 1) / np.float32(32), 32, axis=1)
-    own = _quiet_layers(32, 1) | {"token_embd.weight": np.ones((rows, 32), dtype=np.float32), "output.weight": output}
+    own = _quiet_layers(32, 1) | {
+        "token_embd.weight": np.ones((rows, 32), dtype=np.float32),
+        "output.weight": output,
+    }
     keys = model_metadata(
         "llama", dim=32, hidden_dim=32, n_layers=1, n_heads=1, n_kv_heads=1, vocab_size=rows,
         context_length=context_length, norm_eps=1e-12,
@@ -125,7 +132,7 @@ def logits(
 
 
 def hist_tokenizer() -> ToyTokenizer:
-    """The 64 tokens of HIST: <unk> <s> </s>, "▁A" to "▁Z" (ids 3 to 28), "A" to "Z" (29 to 54), "▁" (55), fillers.
+    """The 64 tokens of HIST: <unk> <s> </s>, "▁A" to "▁Z" (3 to 28), "A" to "Z", "▁" (55), fillers.
 
     "A B" is ["▁A", "▁B"]; no BOS is added, and there are no byte tokens.
     """
@@ -134,7 +141,9 @@ def hist_tokenizer() -> ToyTokenizer:
     spm = toy_spm(words, control=(), add_bos=False, bytes_too=False)
     fillers = [f"▁filler{index}" for index in range(64 - len(spm))]
     return spm.with_(
-        tokens=spm.tokens + fillers, types=spm.types + [1] * len(fillers), scores=spm.scores + [-1e6] * len(fillers)
+        tokens=spm.tokens + fillers,
+        types=spm.types + [1] * len(fillers),
+        scores=spm.scores + [-1e6] * len(fillers),
     )
 
 
@@ -156,7 +165,8 @@ def hist(
     """
     eye, zero = np.eye(64, dtype=np.float32), np.zeros((64, 64), dtype=np.float32)
     own = _quiet_layers(64, 1) | {
-        "token_embd.weight": eye, "output.weight": eye, "blk.0.attn_q.weight": zero, "blk.0.attn_k.weight": zero,
+        "token_embd.weight": eye, "output.weight": eye,
+        "blk.0.attn_q.weight": zero, "blk.0.attn_k.weight": zero,
         "blk.0.attn_v.weight": eye, "blk.0.attn_output.weight": eye,
     }  # fmt: skip
     keys = model_metadata(
@@ -206,7 +216,7 @@ def _tiny(
     ``fmt``           format of all matrices; norms are F32. The embedding and the output, too, are in it
     ``tied``          leave out ``output.weight``
     ``dim``, ``hidden_dim``  width (64, K-quants 256) and feed-forward width (twice that)
-    ``head_dim``      written as key_length and value_length when given (and always for qwen3); else dim / n_heads
+    ``head_dim``      written as key_length and value_length when given (always for qwen3); else dim / n_heads
     ``vocab_size``    rows of embedding and output; default: the size of the tokenizer
     ``rope_factors``  the values of ``rope_freqs.weight`` (head_dim / 2)
     ``linear_scale``  writes rope.scaling.type "linear" with this factor
@@ -218,9 +228,9 @@ def _tiny(
     hidden_dim = hidden_dim or 2 * dim
     size = head_dim or dim // n_heads
     keys = model_metadata(
-        architecture, dim=dim, hidden_dim=hidden_dim, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads,
-        vocab_size=rows, head_dim=size if architecture == "qwen3" else head_dim, context_length=context_length,
-        norm_eps=norm_eps, rope_theta=rope_theta,
+        architecture, dim=dim, hidden_dim=hidden_dim, n_layers=n_layers, n_heads=n_heads,
+        n_kv_heads=n_kv_heads, vocab_size=rows, head_dim=size if architecture == "qwen3" else head_dim,
+        context_length=context_length, norm_eps=norm_eps, rope_theta=rope_theta,
     )  # fmt: skip
     if linear_scale is not None:
         keys[f"{architecture}.rope.scaling.type"] = "linear"
@@ -231,7 +241,8 @@ def _tiny(
         block = f"blk.{layer}."
         matrices |= {
             block + "attn_q.weight": (n_heads * size, dim), block + "attn_k.weight": (n_kv_heads * size, dim),
-            block + "attn_v.weight": (n_kv_heads * size, dim), block + "attn_output.weight": (dim, n_heads * size),
+            block + "attn_v.weight": (n_kv_heads * size, dim),
+            block + "attn_output.weight": (dim, n_heads * size),
             block + "ffn_gate.weight": (hidden_dim, dim), block + "ffn_up.weight": (hidden_dim, dim),
             block + "ffn_down.weight": (dim, hidden_dim),
         }  # fmt: skip
@@ -255,7 +266,10 @@ def tiny_weights(path: Path) -> dict[str, np.ndarray]:
     from rase.gguf.reader import GgufFile
 
     with GgufFile.open(path) as file:
-        return {name: weights(file.read(info), info.shape, info.format.name) for name, info in file.tensors.items()}
+        return {
+            name: weights(file.read(info), info.shape, info.format.name)
+            for name, info in file.tensors.items()
+        }
 
 
 def _rng(seed: int, tensor: str) -> np.random.Generator:
