@@ -17,7 +17,8 @@ from rase.gguf.reader import GgufFile
 from tests.support.gguf_build import ALL_FORMATS, TYPE_IDS, HandMade, random_blocks, write_gguf
 
 NUMBERS = {
-    "uint8": [0, 255], "int8": [-128, 127], "uint16": [0, 65535], "int16": [-32768, 5], "uint32": [0, 2**32 - 1],
+    "uint8": [0, 255], "int8": [-128, 127], "uint16": [0, 65535], "int16": [-32768, 5],
+    "uint32": [0, 2**32 - 1],
     "int32": [-(2**31), 7], "float32": [1.5, -0.0], "bool": [True, False], "uint64": [0, 2**64 - 1],
     "int64": [-(2**63), 1], "float64": [0.1, float("inf")],
 }  # fmt: skip
@@ -93,7 +94,7 @@ def test_real_files_parse_fast(model: str, tokens: int, request: pytest.FixtureR
             assert len(file.metadata["tokenizer.ggml.tokens"]) == tokens
             assert sum(info.nbytes for info in file.tensors.values()) <= file.shards[0].size
             assert len(file.shards[0].header) < 8 * 2**20, "the header alone is read"
-    assert best < 2, f"opening took {best:.2f} s"  # 0.06 s and 0.10 s on an idle machine
+    assert best < 1, f"opening took {best:.2f} s"  # 0.06 s and 0.10 s on an idle machine
 
 
 def test_headers_across_the_borders_of_pieces(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def one_tensor(**changes: Any) -> HandMade:
         (one_tensor(dims=[2**62, 4]), "tensor 't.weight' of shape"),
         (one_tensor(dims=[2**32, 2**32]), "tensor 't.weight' of shape"),
         (one_tensor(dims=[33, 4], kind=2), "expected a positive multiple of 32, found 33 weights"),
-        (one_tensor(offset=4), "the offset of tensor 't.weight': expected a multiple of the alignment 32, found 4"),
+        (one_tensor(offset=4), "the offset of tensor 't.weight': expected a multiple of the alignment 32"),
         (one_tensor(offset=2**64 - 32), "it is cut: tensor 't.weight' misses bytes"),
         (one_tensor(offset=928), "it is cut: tensor 't.weight' misses bytes 1120 to 1152"),
         (
@@ -147,15 +148,15 @@ def one_tensor(**changes: Any) -> HandMade:
             "overlaps tensor",
         ),
         (HandMade([("k", "uint8", 1), ("k", "uint8", 1)]), "metadata key 'k' comes twice"),
-        (HandMade([("k", "bool", bytearray(b"\x02"))]), "metadata key 'k': expected a boolean, 0 or 1, found 2"),
-        (HandMade([("b", 9, bytearray(b"\7\0\0\0\1\0\0\0\0\0\0\0\5"))]), "expected booleans, 0 or 1, found 5"),
-        (HandMade([("k", 13, bytearray(8))]), "the type of metadata key 'k': expected a type from 0 to 12, found 13"),
+        (HandMade([("k", "bool", bytearray(b"\x02"))]), "'k': expected a boolean, 0 or 1, found 2"),
+        (HandMade([("b", 9, bytearray(b"\7\0\0\0\1\0\0\0\0\0\0\0\5"))]), "booleans, 0 or 1, found 5"),
+        (HandMade([("k", 13, bytearray(8))]), "the type of metadata key 'k': expected a type from 0"),
         (HandMade([("k", "array", (99, []))]), "the element type of metadata key 'k'"),
         (HandMade([("k", "string", b"ab\xff")]), "metadata key 'k' is not UTF-8: found b'ab\\xff' at byte 2"),
         (HandMade([(b"\xc3", "uint8", 1)]), "metadata key 0 is not UTF-8"),
-        (HandMade([("k", "array", ("string", ["a", b"\xed\xa0\x80"]))]), "string 1 of metadata key 'k' is not UTF-8"),
+        (HandMade([("k", "array", ("string", ["a", b"\xed\xa0\x80"]))]), "string 1 of metadata key 'k' is not"),
         (one_tensor(name=b"\x80"), "the name of tensor 0 is not UTF-8"),
-        (HandMade([("k", "string", "v")], n_pairs=2, alignment=0), "number of metadata keys: expected at most 1"),
+        (HandMade([("k", "string", "v")], n_pairs=2, alignment=0), "metadata keys: expected at most 1"),
         (HandMade(n_pairs=2**63), "the number of metadata keys: expected at most 0"),
         (HandMade(n_tensors=2**64 - 1, data=DATA), "the number of tensors: expected at most"),
     ],
@@ -246,7 +247,8 @@ def test_other_files_are_called_by_their_name(
 def test_paths_that_are_no_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     makers: list[Callable[[], Any]] = [
-        lambda: tmp_path / "absent.gguf", lambda: tmp_path, lambda: tmp_path / "pipe", lambda: "a\0b", lambda: "/dev/null",
+        lambda: tmp_path / "absent.gguf", lambda: tmp_path, lambda: tmp_path / "pipe", lambda: "a\0b",
+        lambda: "/dev/null",
     ]  # fmt: skip
     for make in makers:
         with pytest.raises(ModelFileNotFound):

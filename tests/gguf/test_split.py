@@ -43,7 +43,9 @@ def test_a_missing_shard_is_named_whichever_is_given(shards: list[Path], absent:
     shards[absent].unlink()
     for given in shards:
         if given.exists():
-            with pytest.raises(ModelFileNotFound, match=f"'m-0000{absent + 1}-of-00003.gguf' is not in") as caught:
+            with pytest.raises(
+                ModelFileNotFound, match=f"'m-0000{absent + 1}-of-00003.gguf' is not in"
+            ) as caught:
                 GgufFile.open(given)
             assert caught.value.data["missing"] == [str(shards[absent])]
 
@@ -54,7 +56,9 @@ def test_a_shard_under_another_name_is_refused(shards: list[Path], tmp_path: Pat
         GgufFile.open(plain)
     shutil.copy(shards[0], shards[1])
     for given in shards:
-        with pytest.raises(CorruptModelFile, match=r"m-00002-of-00003.gguf': its name and its metadata disagree"):
+        with pytest.raises(
+            CorruptModelFile, match=r"m-00002-of-00003.gguf': its name and its metadata disagree"
+        ):
             GgufFile.open(given)
 
 
@@ -62,7 +66,9 @@ def test_shards_of_another_model_are_refused(shards: list[Path], tmp_path: Path)
     other = tmp_path / "other"
     other.mkdir()
     tensors = {name.replace("t4", "t0"): tensor for name, tensor in TENSORS.items() if name != "t0.weight"}
-    theirs = write_split_gguf(other, "m", METADATA, {"t9.weight": TENSORS["t0.weight"]} | tensors, tensors_per_shard=2)
+    theirs = write_split_gguf(
+        other, "m", METADATA, {"t9.weight": TENSORS["t0.weight"]} | tensors, tensors_per_shard=2
+    )
     shutil.copy(theirs[2], shards[2])
     with pytest.raises(CorruptModelFile, match=r"tensor 't0.weight' is in an earlier shard, too"):
         GgufFile.open(shards[0])
@@ -83,7 +89,9 @@ def test_metadata_may_repeat_but_not_contradict(tmp_path: Path) -> None:
         assert file.metadata["a"] == 1 and file.metadata["c"] == "new" and list(file.tensors) == ["x", "y"]
     for pair in (("a", "uint32", 2), ("b", "array", ("float32", [1.0, 3.0])), ("a", "string", "1")):
         shard_file(1, 2, [pair], "y").write(second)
-        with pytest.raises(CorruptModelFile, match=f"metadata key '{pair[0]}' differs from that of the first shard"):
+        with pytest.raises(
+            CorruptModelFile, match=f"metadata key '{pair[0]}' differs from that of the first shard"
+        ):
             GgufFile.open(first)
 
 
@@ -95,10 +103,12 @@ def test_the_declared_number_of_tensors_holds(tmp_path: Path) -> None:
         GgufFile.open(first)
 
 
-@pytest.mark.parametrize("pair", [("split.count", "uint16", 0), ("split.count", "string", "2"), ("split.no", "int32", -1)])
+@pytest.mark.parametrize(
+    "pair", [("split.count", "uint16", 0), ("split.count", "string", "2"), ("split.no", "int32", -1)]
+)
 def test_nonsense_in_the_split_keys(tmp_path: Path, pair: tuple[str, str, Any]) -> None:
     path = HandMade([pair]).write(tmp_path / "m.gguf")
-    with pytest.raises(CorruptModelFile, match="metadata keys split.no and split.count"):
+    with pytest.raises(CorruptModelFile, match=r"metadata keys split\.no and split\.count"):
         GgufFile.open(path)
 
 

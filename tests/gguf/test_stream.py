@@ -1,4 +1,4 @@
-"""One pass hands out tensors and hashes every byte: the digests are those of the files, the bytes those hashed."""
+"""One pass hands out tensors and hashes every byte, and what it hands out is what it hashed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def test_digests_wait_for_the_end(path: Path) -> None:
 
 
 def test_a_tensor_that_the_model_lacks(path: Path) -> None:
-    with GgufFile.open(path) as file, pytest.raises(CorruptModelFile, match="it lacks tensor 'output.weight'"):
+    with (
+        GgufFile.open(path) as file,
+        pytest.raises(CorruptModelFile, match=r"it lacks tensor 'output\.weight'"),
+    ):
         next(HashedTensors(file).stream(["small", "output.weight"]))
 
 
@@ -102,7 +105,9 @@ def test_a_file_that_shrinks_while_it_is_streamed(path: Path, keep: str) -> None
         assert next(stream)[0].name == "small"
         length = {"nothing of the tensor": info.offset, "half of the tensor": info.offset + 30}
         os.truncate(path, length.get(keep, info.offset + info.nbytes - 1))
-        with pytest.raises(CorruptModelFile, match="it was cut while it was read: tensor 'last' misses bytes"):
+        with pytest.raises(
+            CorruptModelFile, match="it was cut while it was read: tensor 'last' misses bytes"
+        ):
             next(stream)
 
 

@@ -166,10 +166,11 @@ _CODES = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIifBQqd", strict=Tr
 class HandMade:
     """A GGUF file written field by field, each of which a test may get wrong.
 
-    ``pairs``: (key, type name or number, value), where an array's value is (element type, list) and a ``bytearray``
-    is written as it is, after the type; ``tensors``: (name, dimensions as the file lists them, type id,
-    offset); ``data``: what follows the padding. Names and strings may be ``bytes``. After ``build`` the
-    offsets at which a field starts or ends are in ``borders``, and ``data_start`` is where ``data`` begins.
+    ``pairs``: (key, type name or number, value), where an array's value is (element type, list) and a
+    ``bytearray`` is written as it is, after the type; ``tensors``: (name, dimensions as the file lists them,
+    type id, offset); ``data``: what follows the padding. Names and strings may be ``bytes``. After ``build``
+    the offsets at which a field starts or ends are in ``borders``, the padding begins at ``header_end`` and
+    ``data`` at ``data_start``.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class HandMade:
         self.n_tensors = len(tensors) if n_tensors is None else n_tensors
         self.n_pairs = len(pairs) if n_pairs is None else n_pairs
         self.borders: list[int] = []
-        self.data_start = 0
+        self.header_end = self.data_start = 0
         self._out = bytearray()
 
     def build(self) -> bytes:
@@ -222,6 +223,7 @@ class HandMade:
                 self._pack("Q", length)
             self._pack("I", kind)
             self._pack("Q", offset)
+        self.header_end = len(self._out)
         if self.alignment > 0:
             self._raw(bytes(-len(self._out) % self.alignment))
         self.data_start = len(self._out)
