@@ -1,0 +1,92 @@
+"""What a caller hands to the registry besides weights: paths, a tokenizer, options; each checked before
+use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from rase.errors import InvalidRequest, ManifestError, TokenizerError
+from rase.registry.files import open_regular, store_errors
+from rase.registry.manifest import ModelFormat, ModelKind
+from rase.registry.weights import Weights
+
+__all__ = ["check_options", "check_template", "read_tokenizer", "representable"]
+
+TOKENIZER_LIMIT = 256 << 20  # bytes; the largest published tokenizer.json is an eighth of that
+
+
+def check_options(
+    kind: ModelKind | str, architecture: str | None, context_length: int | None, chat_template: str | None
+) -> ModelKind:
+    """Return the kind, or raise ``InvalidRequest`` naming the option that no manifest could hold."""
+    try:
+        kind = ModelKind(kind)
+    except ValueError:
+        raise InvalidRequest(
+            "the kind", expected=" or ".join(ModelKind), found=repr(kind), param="kind"
+        ) from None
+    for key, value in (("architecture", architecture), ("chat_template", chat_template)):
+        if value is not None and (not isinstance(value, str) or not value):
+            raise InvalidRequest(f"the {key}", expected="a name", found=repr(value), param=key)
+    if context_length is not None and not (type(context_length) is int and 1 <= context_length < 2**31):
+        raise InvalidRequest(
+            "the context length",
+            expected="a whole number from 1",
+            found=repr(context_length),
+            param="context_length",
+        )
+    return kind
+
+
+def representable(path: str | os.PathLike[str]) -> None:
+    try:
+        os.path.abspath(os.fspath(path)).encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            f"the path {os.fspath(path)!a} is not valid UTF-8, so no manifest can hold it",
+            hint="Rename the file or folder.", param="path",
+        ) from None  # fmt: skip
+
+
+def read_tokenizer(path: str | os.PathLike[str], metadata: Mapping[str, Any]) -> tuple[str, str]:
+    """Return (absolute path, SHA-256) of a ``tokenizer.json`` that builds and that fits the model.
+
+    ``metadata`` is that of the model's GGUF file (empty for other formats): a tokenizer with more tokens than
+    the model, or with other special tokens, is a ``TokenizerError`` here instead of nonsense later.
+    """
+    from rase.text.tokenizer import LocalTokenizer
+
+    representable(path)
+    path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+    descriptor = open_regular(path, "the tokenizer")
+    try:
+        size = os.fstat(descriptor).st_size
+        if not 0 < size <= TOKENIZER_LIMIT:
+            raise TokenizerError(
+                f"the tokenizer {path!r}", expected="1 byte to 256 MiB", found=f"{size} bytes"
+            )
+        with store_errors(f"the tokenizer {path!r} cannot be read"):
+            data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))
+    finally:
+        os.close(descriptor)
+    LocalTokenizer.from_json(data).with_metadata(metadata)
+    return path, hashlib.sha256(data).hexdigest()
+
+
+def check_template(name: str, found: Weights) -> None:
+    if found.format is not ModelFormat.GGUF:
+        return
+    if name == "gguf":
+        if not isinstance(found.metadata.get("tokenizer.chat_template"), str):
+            raise ManifestError(
+                "the chat template 'gguf'", expected="a file with a template of its own", found="none in it",
+                hint="Choose a built-in template (chatml, llama3, mistral), or leave --chat-template out.",
+            )  # fmt: skip
+        return
+    from rase.text.chat import ChatTemplate
+
+    ChatTemplate.named(name)
