@@ -19,6 +19,7 @@ from rase.errors import CorruptModelFile, EngineError, InvalidLogits, ModelFileN
 from rase.gguf.formats import format_named
 from rase.gguf.reader import GgufFile
 from rase.gguf.stream import HashedTensors
+from rase.registry import ModelRegistry
 from tests.support import toys
 from tests.support.gguf_build import HandMade, random_blocks, write_gguf, write_split_gguf
 from tests.support.programs import BACKENDS, backend_named
@@ -78,6 +79,31 @@ def test_ggf_1_a_cut_file_is_a_typed_error(tmp_path: Path) -> None:
     path.write_bytes(whole)
     with GgufFile.open(path) as opened:
         assert b"".join(opened.read(info) for info in opened.tensors.values()) == whole[file.data_start :]
+
+
+def test_ggf_1_import_refuses_a_cut_file_and_leaves_no_manifest(tmp_path: Path) -> None:
+    whole = toys.tiny_llama(tmp_path).read_bytes()
+    path = tmp_path / "cut.gguf"
+    registry = ModelRegistry.open(tmp_path / "store")
+    for length in (
+        len(whole) // 64,
+        len(whole) // 2,
+        len(whole) - 1 - trailing_padding(tmp_path / "tiny-llama.gguf"),
+    ):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CorruptModelFile, match="it is cut"):
+            registry.import_local("cut", path)
+        assert registry.list() == []
+    path.write_bytes(whole)
+    registry.import_local("cut", path)
+    assert [manifest.id for manifest in registry.list()] == ["cut"]
+
+
+def trailing_padding(path: Path) -> int:
+    """Bytes after the last tensor: cutting those takes nothing from the model."""
+    with GgufFile.open(path) as file:
+        last = list(file.tensors.values())[-1]
+        return file.shards[0].size - last.offset - last.nbytes
 
 
 @pytest.mark.parametrize("version", [2, 3])
