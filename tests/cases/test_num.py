@@ -130,9 +130,7 @@ def test_num_7_numbers_of_kv_heads_that_do_not_fit(architecture, value):
 
 def test_num_7_an_array_of_different_values_is_refused_by_name():
     tiny = TINY_LLAMA.but(extra={"attention.head_count_kv": np.array([2, 4], np.int32)})
-    with pytest.raises(
-        UnsupportedArchitecture, match=r"head_count_kv' differs between layers"
-    ) as caught:
+    with pytest.raises(UnsupportedArchitecture, match=r"head_count_kv' differs between layers") as caught:
         tiny.graph()
     assert caught.value.found == "2, 4"
 
@@ -147,3 +145,32 @@ def test_num_9_rows_beyond_the_tokenizer_are_part_of_the_graph_and_can_be_read(b
         assert found.shape == (1, 320)
         assert_close(decode_each(program, [310]), found, 1e-12, "decode")
     assert_close(found, tiny.oracle([310]), GATE)
+
+
+def test_num_9_padded_ids_are_never_chosen(tmp_path):
+    """Tokenizer of 300, output of 320 rows, the largest logit at id 310: id 17 is the best real one."""
+    from rase.backends.base import CompileOptions
+    from rase.backends.reference import ReferenceBackend
+    from rase.engine.decoder import ProgramDecoder
+    from rase.engine.generation import GenerationConfig, generate
+    from rase.engine.kv_cache import PagePool
+    from rase.gguf.reader import GgufFile
+    from rase.gguf.stream import HashedTensors
+    from rase.models import build
+    from tests.support.toys import logits as logits_model
+
+    values = [0.0] * 320
+    values[310], values[17] = 20.0, 10.0
+    with GgufFile.open(logits_model(tmp_path, values, output_rows=320)) as file:
+        graph = build(file.metadata, file.tensors)
+        program = ReferenceBackend().compile(graph, HashedTensors(file), CompileOptions())
+    with program:
+        decoder = ProgramDecoder(program, PagePool(program, 2**20), tokenizer_vocab_size=300)
+        greedy = GenerationConfig(max_tokens=3, temperature=0, logprobs=5)
+        for prompt in ([1, 2], [310]):
+            result = generate(decoder, prompt, greedy)
+            assert result.tokens == [17, 17, 17]
+            shown = [id for step in result.logprobs for id, _ in step.top]
+            assert shown and max(shown) < 300, "logprobs leave padded ids out"
+        hot = GenerationConfig(max_tokens=40, temperature=2.0, top_k=None, seed=3)
+        assert max(generate(decoder, [310], hot).tokens) < 300

@@ -37,7 +37,7 @@ def oracle_logits(
         return x / np.sqrt((x * x).mean(-1)[..., None] + eps) * gain
 
     def project(x: np.ndarray, name: str) -> np.ndarray:
-        return np.einsum("ti,oi->to", x, w[f"{name}.weight"]) + w.get(f"{name}.bias", 0.0)
+        return x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0.0)
 
     # A pair of elements is one complex number; rotating it is a product with exp(i · angle).
     inverse = np.power(theta, -np.arange(0, rope_dim, 2) / rope_dim)
