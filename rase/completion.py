@@ -14,8 +14,9 @@ import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from rase.answers import Choice, Completion, FinishReason, Piece, TokenLogprob
 from rase.engine.config import GenerationConfig
 from rase.errors import Cancelled, ContextLengthExceeded, InsufficientMemory, InvalidRequest, NoChatTemplate
 from rase.text.messages import ChatMessage
@@ -32,7 +33,6 @@ MAX_CHOICES = 16
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 4096  # characters: text is held back by as much while a stop string may still complete
 
-FinishReason = Literal["stop", "length", "cancelled"]
 _FINISH: dict[str, FinishReason] = {"MaxTokens": "length", "StopToken": "stop", "Cancelled": "cancelled"}
 
 
@@ -56,67 +56,6 @@ class Prepared:
     config: GenerationConfig  # with the model's end tokens, and max_tokens within the context
     stop: tuple[str, ...]
     n: int
-
-
-@dataclass(frozen=True)
-class TokenLogprob:
-    """One chosen token: natural-log probability before temperature and filters, and the best alternatives."""
-
-    id: int
-    text: str
-    logprob: float
-    top: tuple[tuple[int, str, float], ...] = ()  # (id, text, logprob), best first
-
-
-@dataclass
-class Piece:
-    """What one token added to a choice. ``text`` may be empty: half a character, or held back for a stop."""
-
-    index: int
-    text: str
-    token_ids: list[int]
-    logprobs: list[TokenLogprob]
-
-
-@dataclass
-class Choice:
-    """One finished answer. ``token_ids`` holds every token that was generated, those of a stop string too."""
-
-    index: int
-    text: str
-    token_ids: list[int]
-    finish_reason: FinishReason
-    logprobs: list[TokenLogprob]
-
-
-@dataclass
-class Completion:
-    """All choices with usage and timings.
-
-    ``ttft_s`` is from the call of ``run`` to the first token, waiting for the session included; ``prefill_s``
-    the computation of the prompt; ``decode_s`` from the first token to the end, over all choices.
-    """
-
-    choices: list[Choice]
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    ttft_s: float
-    prefill_s: float
-    decode_s: float
-    model: str
-    fingerprint: str
-
-    @property
-    def text(self) -> str:
-        """Text of the first choice."""
-        return self.choices[0].text
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Decode speed: tokens after the first of each choice, over the time that they took."""
-        steps = self.completion_tokens - len(self.choices)
-        return steps / self.decode_s if steps > 0 and self.decode_s > 0 else 0.0
 
 
 def normalise_stop(value: Any) -> tuple[str, ...]:

@@ -1,0 +1,126 @@
+"""Ctrl-C at any moment: a real SIGINT ends the call within a token, and the next call is right."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rase.completion import Piece, TextRequest, prepare, run
+from rase.engine.config import GenerationConfig
+from rase.session import ModelSession
+
+TOKEN_AND_MARGIN = 0.25  # seconds: one token of a toy model and the 200 ms that are promised
+
+
+def ask(session: ModelSession, max_tokens: int, on_piece=None) -> str:
+    config = GenerationConfig(temperature=0.0, max_tokens=max_tokens)
+    return run(session, prepare(session, TextRequest(prompt="Hi ", config=config)), on_piece).text
+
+
+def test_keyboard_interrupt_in_a_callback(endless: ModelSession) -> None:
+    def on_piece(piece: Piece) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(endless, 10, on_piece)
+    assert ask(endless, 4) == "abca"
+
+
+def test_a_real_sigint_during_generation(endless: ModelSession) -> None:
+    for round in range(3):
+        sent: list[float] = []
+
+        def send(sent=sent) -> None:
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+        timer = threading.Timer(0.05 + 0.01 * round, send)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            ask(endless, 4000)
+        took = time.monotonic() - sent[0]
+        timer.join()
+        assert took < TOKEN_AND_MARGIN, f"{took * 1000:.0f} ms"
+        assert ask(endless, 4) == "abca"
+
+
+def test_a_sigint_while_waiting_for_the_session(endless: ModelSession) -> None:
+    started, release = threading.Event(), threading.Event()
+
+    def hold(piece: Piece) -> None:
+        started.set()
+        release.wait(10)
+
+    other = threading.Thread(target=lambda: ask(endless, 2, hold))
+    other.start()
+    assert started.wait(10)
+    timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        ask(endless, 4)
+    assert time.monotonic() - start < 0.05 + TOKEN_AND_MARGIN
+    release.set()
+    other.join(10)
+    assert endless.queued == 0
+    assert ask(endless, 4) == "abca"
+
+
+def test_interrupts_at_random_moments_leave_the_session_usable(endless: ModelSession) -> None:
+    """An asynchronous exception every few milliseconds into a thread that generates all the time."""
+
+    class Interrupt(BaseException):
+        pass
+
+    answers: list[object] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            try:
+                while not stop.is_set():
+                    answers.append(ask(endless, 3))
+            except Interrupt:
+                continue
+            except Exception as error:
+                answers.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    delay = 0.0003
+    for _ in range(400):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Interrupt))
+        time.sleep(delay)
+        delay = delay * 1.3 if delay < 0.01 else 0.0003
+    stop.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert set(map(str, answers)) == {"abc"}, [answer for answer in answers if answer != "abc"][:3]
+    assert ask(endless, 4) == "abca"
+
+
+def test_exit_while_a_stream_generates(endless_path: Path) -> None:
+    """The process ends at once, with status 0 and nothing on standard error."""
+    code = f"""
+import os
+import rase
+from rase.backends import names
+if "cpu" not in names():
+    os.environ["RASE_BACKEND"] = "reference"
+stream = rase.load({str(endless_path)!r}).stream("Hi", max_tokens=4000, temperature=0.0)
+print(next(stream))
+"""
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a\n", "")
+    assert time.monotonic() - start < 10
