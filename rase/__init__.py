@@ -13,10 +13,9 @@ itself loads no NumPy, no kernel and no server.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # type checkers take it for true; importing it from typing would be most of the budget
 if TYPE_CHECKING:
     from rase.api import attach_tokenizer as attach_tokenizer
     from rase.api import generate_chat_registered_gguf as generate_chat_registered_gguf
@@ -102,7 +101,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *sorted(_HOME_OF)]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:
+def _load(name: str) -> object:
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'rase' has no attribute {name!r}")
@@ -121,6 +120,10 @@ def __getattr__(name: str) -> Any:
         ) from error  # fmt: skip
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # type checkers know the names above, and that there are no others
+    __getattr__ = _load
 
 
 def __dir__() -> list[str]:

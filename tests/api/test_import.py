@@ -29,8 +29,9 @@ def test_importing_loads_nothing_heavy() -> None:
 
 
 def test_importing_takes_at_most_30_ms() -> None:
-    code = "import time; start = time.perf_counter(); import rase; print(time.perf_counter() - start)"
-    best = min(float(python(code)) for _ in range(3))
+    """Processor time, best of five: what other processes of the machine do must not decide."""
+    code = "import time; start = time.process_time(); import rase; print(time.process_time() - start)"
+    best = min(float(python(code)) for _ in range(5))
     assert best < 0.030, f"{best * 1000:.1f} ms"
 
 
@@ -51,7 +52,7 @@ def test_the_names_that_type_checkers_see_are_those_that_exist() -> None:
     import inspect
 
     tree = ast.parse(inspect.getsource(rase))
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    (block,) = [node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name)]
     seen = {alias.asname for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     from rase import errors
 
