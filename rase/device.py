@@ -98,5 +98,9 @@ class RuntimeDevice:
             raise BackendError(f"smoke test of device '{self.name}'", expected=expected, found=found)
 
     def describe(self) -> dict[str, Any]:
-        """Return what a person or a script wants to know about the device."""
-        return {"device": self.name, "backend": self.backend_name, "accelerated": self.is_accelerated()}
+        """Names of device and backend, and in ``detail`` the backend's own words on what it runs with."""
+        detail = self.backend().available()[1]
+        return {
+            "device": self.name, "backend": self.backend_name, "accelerated": self.is_accelerated(),
+            "detail": detail,
+        }  # fmt: skip

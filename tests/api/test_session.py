@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rase.registry import ModelKind, ModelManifest
 
 from rase import loading
 from rase.completion import TextRequest, prepare, run
@@ -30,6 +29,7 @@ from rase.errors import (
     UnsupportedFormat,
 )  # fmt: skip
 from rase.loading import open_store
+from rase.registry import ModelKind, ModelManifest
 from rase.session import ModelSession
 from tests.support import toys
 
