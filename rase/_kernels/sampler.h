@@ -1,10 +1,9 @@
 /* Sampling one row of logits: checks, selection, softmax sums, the random draw.
  *
  * Shapes: `row` is (n,) float32; `block_max` is (ceil(n / SAMPLER_BLOCK),) uint32. Callers own all memory.
- * Order: every comparison goes through `logit_key`, a map of float32 to uint32 that keeps the order, so that NaN and
- * +inf show up as the largest and smallest keys and ties are exact. `rank_of` packs (key descending, id ascending)
- * into one uint64: no two are equal, so any correct selection gives the same result.
- * Sums are double in one fixed order (16 lanes by id mod 16 within a block of 128, blocks ascending); the exponential
+ * Order: `logit_key` maps float32 to uint32 and keeps the order; `rank_of` packs (key descending, id ascending) into
+ * one uint64. No two ranks are equal, so any correct selection gives the same result.
+ * Sums are double in one fixed order (16 lanes by id mod 16 within a block of 256, blocks ascending); the exponential
  * is rase_exp. Largest possible sum: n <= 2^31 terms of at most 1.
  */
 #ifndef RASE_SAMPLER_H
@@ -15,9 +14,8 @@
 
 #include "mathfn.h"
 
-#define SAMPLER_BLOCK 128
-#define KEY_NEGATIVE_INF 0x007FFFFFu /* logit_key(-inf); smaller keys are NaN */
-#define KEY_INF 0xFF800000u          /* logit_key(+inf); larger keys are NaN */
+#define SAMPLER_BLOCK 256
+#define KEY_NEGATIVE_INF 0x007FFFFFu /* logit_key(-inf): a masked id */
 
 enum { SAMPLER_OK = 0, SAMPLER_NAN = 1, SAMPLER_INF = 2, SAMPLER_MASKED = 3 };
 
@@ -30,38 +28,45 @@ static inline uint32_t logit_key(float x) {
 
 static inline uint64_t rank_of(uint32_t key, int64_t id) { return ((uint64_t)(~key) << 32) | (uint32_t)id; }
 
+/* Four lanes, in the vector extension that gcc and clang share: the compilers leave this loop scalar. */
+typedef float sampler_floats __attribute__((vector_size(16)));
+typedef int32_t sampler_ints __attribute__((vector_size(16)));
+
 /* Fill block_max with the largest key of each block; return a SAMPLER_* status for the whole row. */
 static inline int scan_row(const float *row, int64_t n, uint32_t *block_max) {
-    uint32_t lowest = 0xFFFFFFFFu, highest = 0;
+    const float infinity = (float)(1.0 / 0.0);
+    const sampler_floats ceiling = {infinity, infinity, infinity, infinity};
+    sampler_ints allowed = {-1, -1, -1, -1}; /* per lane: every logit so far is below +inf and not NaN */
+    int32_t good = -1;
+    float highest = -infinity;
     int64_t block = 0;
     for (int64_t start = 0; start < n; start += SAMPLER_BLOCK, block++) {
-        /* Signed keys compare in one instruction on the baseline; lanes keep the loop free of dependencies. */
-        int32_t high[16], low[16];
+        const float *logits = row + start;
         int64_t count = n - start < SAMPLER_BLOCK ? n - start : SAMPLER_BLOCK, i = 0;
-        for (int lane = 0; lane < 16; lane++) high[lane] = INT32_MIN, low[lane] = INT32_MAX;
+        sampler_floats high[4] = {-ceiling, -ceiling, -ceiling, -ceiling};
         for (; i + 16 <= count; i += 16)
-            for (int lane = 0; lane < 16; lane++) {
-                int32_t key = (int32_t)(logit_key(row[start + i + lane]) ^ 0x80000000u);
-                high[lane] = key > high[lane] ? key : high[lane];
-                low[lane] = key < low[lane] ? key : low[lane];
+            for (int part = 0; part < 4; part++) {
+                sampler_floats x;
+                memcpy(&x, logits + i + 4 * part, 16);
+                sampler_ints above = x > high[part];
+                high[part] = (sampler_floats)(((sampler_ints)x & above) | ((sampler_ints)high[part] & ~above));
+                allowed &= x < ceiling;
             }
-        for (int lane = 0; i < count; i++, lane++) {
-            int32_t key = (int32_t)(logit_key(row[start + i]) ^ 0x80000000u);
-            high[lane] = key > high[lane] ? key : high[lane];
-            low[lane] = key < low[lane] ? key : low[lane];
+        float best = -infinity;
+        for (; i < count; i++) {
+            best = logits[i] > best ? logits[i] : best;
+            good &= -(int32_t)(logits[i] < infinity);
         }
-        for (int lane = 1; lane < 16; lane++) {
-            high[0] = high[lane] > high[0] ? high[lane] : high[0];
-            low[0] = low[lane] < low[0] ? low[lane] : low[0];
-        }
-        block_max[block] = (uint32_t)high[0] ^ 0x80000000u;
-        highest = block_max[block] > highest ? block_max[block] : highest;
-        uint32_t block_min = (uint32_t)low[0] ^ 0x80000000u;
-        lowest = block_min < lowest ? block_min : lowest;
+        for (int lane = 0; lane < 16; lane++)
+            best = high[lane / 4][lane % 4] > best ? high[lane / 4][lane % 4] : best;
+        block_max[block] = logit_key(best);
+        highest = best > highest ? best : highest;
     }
-    if (highest > KEY_INF || lowest < KEY_NEGATIVE_INF) return SAMPLER_NAN;
-    if (highest == KEY_INF) return SAMPLER_INF;
-    return highest == KEY_NEGATIVE_INF ? SAMPLER_MASKED : SAMPLER_OK;
+    if (good & allowed[0] & allowed[1] & allowed[2] & allowed[3])
+        return highest == -infinity ? SAMPLER_MASKED : SAMPLER_OK;
+    for (int64_t id = 0; id < n; id++)
+        if (row[id] != row[id]) return SAMPLER_NAN;
+    return SAMPLER_INF;
 }
 
 /* The lowest id with the largest logit. */

@@ -200,9 +200,8 @@ cdef class RowSampler:
             total = row_weight(row, self.n, top, scale, 0.0, self.block_sum)
             wanted = min(self.n, 256)
         while True:
-            self._hold(wanted)
+            self._hold(self.n if wanted * 8 > self.n else wanted)
             if wanted * 8 > self.n:
-                self._hold(self.n)
                 count = min(wanted, sort_all(row, self.n, self.ranks, self.spare))
             else:
                 count = select_best(row, self.n, self.block_max, wanted, self.ranks)
@@ -217,9 +216,9 @@ cdef class RowSampler:
             while kept < count and running < self.top_p * total:
                 running += self.weights[kept]
                 kept += 1
-            if self.top_k < self.n or wanted == self.n or running >= self.top_p * total:
+            if wanted == self.top_k or running >= self.top_p * total:
                 break
-            wanted = min(self.n, 8 * wanted)
+            wanted = self.n
         while kept > 1 and (self.weights[kept - 1] < self.min_p or self.weights[kept - 1] == 0.0):
             kept -= 1
         total = 0.0
