@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from rase.engine.config import GenerationConfig
-from rase.errors import Cancelled, SessionBusy
+from rase.errors import Cancelled, ContextLengthExceeded, SessionBusy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,6 +97,9 @@ def generate_with(
     before the prompt, between chunks of the prompt, and before each token. Whatever a callback raises
     propagates unchanged, and the decoder can be used again.
 
+    Prompt and answer together fill at most ``decoder.context_length``: a prompt that leaves no room for one
+    token is refused, and a full context ends the answer like ``max_tokens``.
+
     Raises ``InvalidRequest`` (empty prompt, ids outside the vocabulary), ``InvalidGenerationConfig`` (a
     biased id outside the vocabulary), ``ContextLengthExceeded``, ``InvalidLogits``, ``InsufficientMemory``,
     and ``SessionBusy`` when a callback generates with the decoder that is calling it.
@@ -106,7 +109,9 @@ def generate_with(
         if cancelled is not None and cancelled():
             return _result([], GenerationStopReason.Cancelled, config)
         if decoder.vocab_size is not None:
-            config.check_vocab(decoder.vocab_size)  # before any compute
+            config.check_vocab(decoder.vocab_size)  # this and the next before any compute
+        if decoder.context_length is not None and len(prompt) >= decoder.context_length:
+            raise ContextLengthExceeded(len(prompt), decoder.context_length, param="prompt")
         try:
             logits = decoder.prefill(prompt)
         except Cancelled:
@@ -126,8 +131,9 @@ def continue_from(
 ) -> GenerationResult:
     """Generate answer number ``choice`` from the ``logits`` that ``decoder.prefill(prompt)`` gave.
 
-    The decoder must hold exactly the prompt (truncate it to the prompt between choices). ``on_sampled`` gets
-    each token with its logprobs, and ends the generation by returning False. Otherwise as ``generate_with``.
+    The decoder must hold exactly the prompt, with room for a token behind it (truncate it to the prompt
+    between choices). ``on_sampled`` gets each token with its logprobs, and ends the generation by returning
+    False. Otherwise as ``generate_with``.
     """
     with _use(decoder, cancelled):
         return _loop(decoder, logits, prompt, config, choice, cancelled, on_sampled)
@@ -150,10 +156,9 @@ def _loop(
     stop_tokens = frozenset(config.stop_tokens)
     chosen: list[Sampled] = []
     position = len(prompt)
-    # A token that is chosen last needs no place in the context: a prompt that fills it still gets one token.
     limit = config.max_tokens
     if decoder.context_length is not None:
-        limit = min(limit, max(decoder.context_length - position, 0) + 1)
+        limit = min(limit, decoder.context_length - position)
     while True:
         if cancelled is not None and cancelled():
             return _result(chosen, GenerationStopReason.Cancelled, config)

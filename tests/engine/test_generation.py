@@ -11,7 +11,7 @@ from rase.engine.generation import (
     generate,
     generate_with,
 )
-from rase.errors import Cancelled, InvalidGenerationConfig, InvalidLogits, SessionBusy
+from rase.errors import Cancelled, ContextLengthExceeded, InvalidGenerationConfig, InvalidLogits, SessionBusy
 from tests.support.decoders import Chain, FixedLogits
 
 GREEDY = GenerationConfig(temperature=0.0, max_tokens=10, stop_tokens=(0,))
@@ -37,13 +37,21 @@ def test_max_tokens_ends_without_evaluating_the_last_token():
     assert decoder.calls == [[0, 0], 1, 1], "the third token needs no logits after it"
 
 
-@pytest.mark.parametrize("prompt", [3, 4, 6, 8])
+@pytest.mark.parametrize("prompt", [3, 6, 7])
 def test_a_full_context_ends_like_max_tokens(prompt):
     decoder = Chain([1, 1], context_length=8)
     result = generate(decoder, [1] * prompt, GenerationConfig(temperature=0.0, max_tokens=100))
-    assert len(result.tokens) == 8 - prompt + 1, "the last token needs no place"
-    assert decoder.length == 8
+    assert len(result.tokens) == 8 - prompt, "prompt and answer together fill the context"
     assert result.stop_reason is GenerationStopReason.MaxTokens
+
+
+@pytest.mark.parametrize("prompt", [8, 9, 200])
+def test_a_prompt_without_room_for_a_token_is_refused_before_any_compute(prompt):
+    decoder = Chain([1, 1], context_length=8)
+    with pytest.raises(ContextLengthExceeded) as caught:
+        generate(decoder, [1] * prompt, GREEDY)
+    assert (caught.value.prompt_tokens, caught.value.context_length) == (prompt, 8)
+    assert decoder.length == 0
 
 
 def test_cancel_before_the_prompt_computes_nothing():
