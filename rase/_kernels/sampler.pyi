@@ -1,6 +1,7 @@
 """The sampling kernel; ``rase.engine.sampler`` is its public side and documents the rules."""
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 class History:
     """The ids of one sequence as the penalties see them; ids outside 0..vocab_size-1 count nowhere."""
 
-    def __init__(self, prompt: NDArray[np.int32], vocab_size: int) -> None: ...
+    def __new__(cls, prompt: NDArray[np.int32], vocab_size: int) -> Self: ...
     def push(self, id: int) -> None:
         """Count one generated id."""
 

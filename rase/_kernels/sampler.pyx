@@ -239,7 +239,7 @@ cdef class RowSampler:
         if logits.shape[0] < self.n or not 0 <= chosen < self.n:
             raise ValueError("logits or id out of range")
         cdef int64_t count = 0, wanted = min(max(alternatives, 0), self.n), i
-        cdef double top = 0.0, norm = 0.0
+        cdef double top, norm, logprob = 0.0
         cdef const float *row = &logits[0]
         cdef uint64_t mode
         cdef int status
@@ -250,16 +250,17 @@ cdef class RowSampler:
                 if status == SAMPLER_OK:
                     top = row[argmax_row(row, self.n, self.block_max)]
                     norm = rase_log(row_weight(row, self.n, top, 1.0, 0.0, self.block_sum))
+                    logprob = row[chosen] - top - norm
                     if wanted:
                         self._hold(wanted)
                         count = select_best(row, self.n, self.block_max, wanted, self.ranks)
+                    for i in range(count):
+                        self.weights[i] = row[<uint32_t>self.ranks[i]] - top - norm
             finally:
                 rase_fp_leave(mode)
         if status != SAMPLER_OK:
             raise ValueError("logits that nothing may be chosen from")
-        return row[chosen] - top - norm, [
-            (<uint32_t>self.ranks[i], row[<uint32_t>self.ranks[i]] - top - norm) for i in range(count)
-        ]
+        return logprob, [(<uint32_t>self.ranks[i], self.weights[i]) for i in range(count)]
 
 
 def philox(counter, key):

@@ -1,7 +1,7 @@
 """``GenerationConfig``: what a caller may ask of a generation, checked when it is made.
 
 Nothing is clamped or rounded in silence: a value out of its range raises ``InvalidGenerationConfig`` that
-names the field. ``rase.engine.sampler`` documents what each sampling field does and in which order they apply.
+names the field. ``rase.engine.sampler`` documents what each sampling field does and in which order.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ In this order: repetition penalty, frequency and presence penalties, ``logit_bia
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class History(_History):
     Ids outside 0..vocab_size-1 (padding rows of the output layer) are legal and count nowhere.
     """
 
-    def __new__(cls, prompt: Sequence[int], vocab_size: int) -> History:
+    def __new__(cls, prompt: Sequence[int], vocab_size: int) -> Self:
         return super().__new__(cls, np.asarray(prompt, np.int32), vocab_size)
 
 
