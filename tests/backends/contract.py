@@ -98,13 +98,16 @@ class ProgramContract:
             self.same(run_chunks(program, ids, [50, 50], pages=[63, 5, 17, 2]), expected, "scattered pages")
 
     def test_sequences_share_pages_of_a_common_prefix(self, tiny):
-        prefix, tail, other = tiny.ids(64, 1), tiny.ids(20, 2), tiny.ids(20, 3)
+        prefix, tail, other, noise = (tiny.ids(n, seed) for n, seed in ((64, 1), (20, 2), (20, 3), (96, 4)))
         with self.compile(tiny) as program:
-            run_chunks(program, prefix + tail, pages=[0, 1, 2])
-            found = run_chunks(program, other, pages=[0, 1, 3], start=64)
-            self.same(
-                found, run_chunks(program, prefix + other, pages=[4, 5, 6])[64:], "after a shared prefix"
-            )
+            first = run_chunks(program, prefix + tail, pages=[4, 5, 6])
+            second = run_chunks(program, prefix + other, pages=[4, 5, 6])
+            run_chunks(program, prefix + tail, pages=[7, 3, 9])
+            run_chunks(program, noise, pages=[0, 1, 2])
+            found = run_chunks(program, other, pages=[7, 3, 8], start=64)
+            self.same(found, second[64:], "after a shared prefix")
+            found = run_chunks(program, tail[-1:], pages=[7, 3, 9], start=83)
+            self.same(found, first[83:], "the first sequence goes on")
 
     def test_what_pages_held_before_does_not_matter(self, tiny):
         ids = tiny.ids(45)
