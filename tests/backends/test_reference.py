@@ -10,7 +10,7 @@ from rase.backends.reference import ReferenceBackend
 from rase.errors import CorruptModelFile, InvalidSetting, UnsupportedArchitecture
 from rase.graph import ops
 from rase.graph.builder import GraphBuilder
-from tests.backends.contract import ProgramContract
+from tests.backends.contract import MODELS, ProgramContract
 from tests.support.oracle import nmse
 from tests.support.programs import run_chunks
 from tests.support.tiny import TINY_LLAMA, TINY_QWEN3
@@ -21,6 +21,10 @@ class TestReference(ProgramContract):
     exact = False
     numerics = ("portable",)
     threads = (1, 2)
+
+    @pytest.fixture(params=["llama window Q8_0", "qwen3 Q4_K"])  # its ops know neither formats nor sizes
+    def tiny(self, request):
+        return MODELS[request.param]
 
     def compile(self, tiny, **options):
         return tiny.compile(ReferenceBackend(), **options)
