@@ -53,10 +53,10 @@ def log_request(scope: Any, status: int, seconds: float) -> None:
     for name in _FACTS:
         if name in known:
             value = known[name]
-            extra.append(f"{name}={value if isinstance(value, int) else quoted(value)}")
+            extra.append(f" {name}={value if isinstance(value, int) else quoted(value)}")
     LOGGER.info(
-        "%s:%s %s %s %d %.3fs %s agent=%s", client[0], client[1], quoted(scope["method"], 16),
-        quoted(scope.get("path", ""), 120), status, seconds, " ".join(extra), quoted(agent, 60),
+        "%s:%s %s %s %d %.3fs%s agent=%s", client[0], client[1], quoted(scope["method"], 16),
+        quoted(scope.get("path", ""), 120), status, seconds, "".join(extra), quoted(agent, 60),
     )  # fmt: skip
 
 

@@ -60,11 +60,11 @@ def create_app(
     ``allowed_origins`` the web origins that may call (none). ``max_body`` is in bytes, the rest in seconds:
     between pings of a silent stream, and for running requests when the server shuts down.
     """
-    from rase.registry import ModelRegistry, default_store
+    from rase.loading import open_store
     from rase.session_cache import process_cache
 
     if registry is None or isinstance(registry, (str, os.PathLike)):
-        registry = ModelRegistry.open(registry if registry is not None else default_store())
+        registry = open_store(registry)
     cache = process_cache() if cache is None else cache
     runner = Runner(registry, cache, device=device, queue_limit=queue_limit)
     api = _Api(runner, max_body=max_body, ping_s=ping_s, drain_s=drain_s)

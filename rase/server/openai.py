@@ -13,9 +13,8 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from rase.completion import MAX_CHOICES, GenerationConfig, TextRequest, normalise_stop
+from rase.completion import MAX_CHOICES, ChatMessage, GenerationConfig, TextRequest, normalise_stop
 from rase.errors import InvalidRequest
-from rase.messages import as_messages
 from rase.server import fields
 from rase.server.body import checked_json
 
@@ -23,7 +22,6 @@ __all__ = ["Call", "read_chat", "read_completion"]
 
 MAX_PROMPTS = 16
 MAX_TOP_LOGPROBS = 20
-ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class StreamOptions(msgspec.Struct):
@@ -37,10 +35,12 @@ class Part(msgspec.Struct):
 
 class Message(msgspec.Struct):
     role: str
-    content: str | list[Part] | None = None
+    content: str | list[Part] | msgspec.UnsetType | None = msgspec.UNSET
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
 class Common(msgspec.Struct, kw_only=True):
@@ -97,12 +97,12 @@ def read_chat(body: bytes) -> Call:
     asked = _decode(body, ChatBody, fields.CHAT)
     if not asked.messages:
         _refuse("messages", "messages", expected="a list with at least one message")
-    messages = [_message(message, f"messages[{i}]") for i, message in enumerate(asked.messages)]
+    messages = [_message(message, index) for index, message in enumerate(asked.messages)]
     wanted = _logprobs_of_chat(asked)
     limits = [limit for limit in (asked.max_tokens, asked.max_completion_tokens) if limit is not None]
     config = _config(asked, min(limits) if limits else None, wanted)
     request = TextRequest(
-        messages=as_messages(messages), config=config, stop=normalise_stop(asked.stop), n=_count(asked.n),
+        messages=messages, config=config, stop=normalise_stop(asked.stop), n=_count(asked.n),
         template_kwargs=asked.chat_template_kwargs or {},
     )  # fmt: skip
     return _call(asked, (request,), wanted)
@@ -161,7 +161,22 @@ def _config(body: Common, max_tokens: int | None, logprobs: int | None) -> Gener
         "stop_tokens": tuple(body.stop_token_ids or ()), "logit_bias": _bias(body.logit_bias),
         "logprobs": logprobs,
     }  # fmt: skip
-    return GenerationConfig(**{name: value for name, value in given.items() if value is not None})
+    try:
+        return GenerationConfig(**{name: value for name, value in given.items() if value is not None})
+    except InvalidRequest as error:
+        error.param = _names(body).get(error.param or "", error.param)
+        raise
+
+
+def _names(body: Common) -> dict[str, str]:
+    """Fields of the configuration that the client wrote under another name."""
+    names = {"stop_tokens": "stop_token_ids"}
+    if body.repetition_penalty is None:
+        names["repetition_penalty"] = "repeat_penalty"
+    if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
+        if body.max_tokens is None or body.max_completion_tokens < body.max_tokens:
+            names["max_tokens"] = "max_completion_tokens"
+    return names
 
 
 def _bias(value: dict[str, float] | None) -> dict[int, float]:
@@ -189,26 +204,12 @@ def _logprobs_of_chat(body: ChatBody) -> int | None:
     return (body.top_logprobs or 0) if body.logprobs else None
 
 
-def _message(message: Message, where: str) -> dict[str, Any]:
-    """A message in the form of ``rase.messages``: parts joined, developer as system, nothing that is null."""
-    if message.role not in ROLES:
-        _refuse(f"{where}.role", "role", expected=" | ".join(ROLES), found=repr(message.role[:40]))
-    content = message.content
-    if isinstance(content, list):
-        for i, part in enumerate(content):
-            if part.type != "text" or part.text is None:
-                _refuse(
-                    f"{where}.content[{i}]", "only text is read", expected='{"type": "text", "text": …}',
-                    found=f"type {part.type[:40]!r}")  # fmt: skip
-        content = "".join(part.text or "" for part in content)
-    if content is None and not (message.role == "assistant" and message.tool_calls):
-        _refuse(f"{where}.content", "content is missing", expected="a string or a list of text parts")
-    role = "system" if message.role == "developer" else message.role
-    read = {
-        "role": role, "content": content, "name": message.name,
-        "tool_calls": message.tool_calls, "tool_call_id": message.tool_call_id,
-    }  # fmt: skip
-    return {key: value for key, value in read.items() if value is not None}
+def _message(message: Message, index: int) -> ChatMessage:
+    given = {name: getattr(message, name) for name in message.__struct_fields__}
+    read = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+    if isinstance(message.content, list):
+        read["content"] = [{"type": part.type, "text": part.text} for part in message.content]
+    return ChatMessage.from_dict(read, f"messages[{index}]")
 
 
 def _prompts(value: str | list[str | int | list[int]] | None) -> list[str | list[int]]:
