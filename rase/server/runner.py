@@ -170,10 +170,10 @@ class _Lane:
             if not job.stopped:
                 try:
                     step(job)
+                except Exception as error:
+                    self._leave(job, error)
                 except BaseException as error:  # the thread outlives whatever a request does to it
-                    self._leave(
-                        job, error if isinstance(error, Exception) else RuntimeError(repr(type(error)))
-                    )
+                    self._leave(job, RuntimeError(type(error).__name__).with_traceback(error.__traceback__))
             del job  # an idle lane keeps no request and no session alive
 
     def _leave(self, job: Job, outcome: list[Completion] | Exception) -> None:

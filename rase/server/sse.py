@@ -16,6 +16,7 @@ import anyio
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from rase.server.access import log_failure
+from rase.server.body import ClientGone
 from rase.server.errors import error_body
 from rase.server.replies import Reply
 from rase.server.runner import Job
@@ -43,6 +44,8 @@ async def event_stream(job: Job, reply: Reply, n: int) -> AsyncIterator[bytes]:
                 yield _event(chunk)
         try:
             completions = await job.done
+        except ClientGone:
+            return
         except Exception as error:
             log_failure(error)
             yield _event(error_body(error))

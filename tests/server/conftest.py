@@ -21,7 +21,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         "chain": toys.chain(folder, WORDS, tokenizer=words),
         "dice": toys.logits(folder, [0.0] * 64),
         "tiny": toys.tiny_llama(folder),
-        "plain": toys.chain(folder, WORDS, tokenizer=words, chat_template=None, name="plain"),
     }
     with running(folder, models) as running_server:
         yield running_server

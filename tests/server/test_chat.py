@@ -124,18 +124,13 @@ def test_held_back_text_still_carries_its_logprobs(server: RunningServer) -> Non
 def test_errors_come_before_the_headers_of_a_stream(server: RunningServer) -> None:
     for body, status in (
         (chat_body("nothing", stream=True), 404), (chat_body("chain", stream=True, temperature=-1), 400),
-        (chat_body("plain", stream=True), 400), (chat_body("chain", stream=True, logit_bias={"99999": 1}), 400),
+        (chat_body("chain", stream=True, logit_bias={"99999": 1}), 400),
         (chat_body("chain", "x" * 9000, stream=True), 400),
     ):  # fmt: skip
         answer = server.post("/v1/chat/completions", body)
         assert answer.status == status, answer.body
         assert answer.headers["content-type"] == "application/json" and answer.error["message"]
         assert answer.headers["x-should-retry"] == "false"
-
-
-def test_a_model_without_a_template_refuses_chats_and_completes(server: RunningServer) -> None:
-    assert server.chat("plain").error["code"] == "no_chat_template"
-    assert server.post("/v1/completions", {"model": "plain", "prompt": "Hi", "temperature": 0}).text == TEXT
 
 
 def test_without_a_model_name_several_models_are_too_many(server: RunningServer) -> None:
@@ -152,12 +147,7 @@ def test_paths_work_with_and_without_v1(server: RunningServer, path: str) -> Non
 def test_routes(server: RunningServer) -> None:
     assert server.get("/health").json == {"status": "ok"}
     models = server.get("/v1/models").json
-    assert models["object"] == "list" and [m["id"] for m in models["data"]] == [
-        "chain",
-        "dice",
-        "plain",
-        "tiny",
-    ]
+    assert models["object"] == "list" and [m["id"] for m in models["data"]] == ["chain", "dice", "tiny"]
     one = server.get("/v1/models/chain").json
     assert one in models["data"] and one["object"] == "model" and one["context_length"] == 4096
     assert len(one["sha256"]) == 64
