@@ -1,7 +1,7 @@
 """The HTTP server: OpenAI's dialect over the sessions of ``rase.session`` (extra ``server``).
 
-``create_app`` builds an ASGI application that a host mounts in its own server; ``rase.server.serve.serve`` runs
-one. Importing this package without the extra raises ``BackendUnavailable``, which says what to install.
+``create_app`` builds an ASGI application that a host mounts in its own server; ``rase.server.serve.serve``
+runs one. Importing this package without the extra raises ``BackendUnavailable``, which says what to install.
 """
 
 from __future__ import annotations

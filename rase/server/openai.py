@@ -173,9 +173,9 @@ def _names(body: Common) -> dict[str, str]:
     names = {"stop_tokens": "stop_token_ids"}
     if body.repetition_penalty is None:
         names["repetition_penalty"] = "repeat_penalty"
-    if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
-        if body.max_tokens is None or body.max_completion_tokens < body.max_tokens:
-            names["max_tokens"] = "max_completion_tokens"
+    limit = getattr(body, "max_completion_tokens", None)
+    if limit is not None and (body.max_tokens is None or limit < body.max_tokens):
+        names["max_tokens"] = "max_completion_tokens"
     return names
 
 

@@ -14,7 +14,7 @@ WORDS = ("alpha ", "be", "ta ga", "mma", " delta")
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """Models: ``chain`` says "alpha beta gamma delta", ``dice`` draws from 64 equal ids, ``tiny`` is random."""
+    """``chain`` says "alpha beta gamma delta", ``dice`` draws from 64 equal ids, ``tiny`` is random."""
     folder = tmp_path_factory.mktemp("server")
     words = toys.toy_bpe(words=WORDS)
     models = {

@@ -75,15 +75,16 @@ def test_bad_utf8(bad: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [
-    "application/json", "APPLICATION/JSON", "application/json; charset=utf-8", 'application/json;charset="UTF-8"',
-    "application/vnd.api+json",
+    "application/json", "APPLICATION/JSON", "application/json; charset=utf-8",
+    'application/json;charset="UTF-8"', "application/vnd.api+json",
 ])  # fmt: skip
 def test_json_content_types(value: str) -> None:
     check_content_type({"content-type": value})
 
 
 @pytest.mark.parametrize("headers", [
-    {}, {"content-type": ""}, {"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"},
+    {}, {"content-type": ""}, {"content-type": "text/plain"},
+    {"content-type": "application/x-www-form-urlencoded"},
     {"content-type": "application/json; charset=utf-16"}, {"content-type": "text/json+x"},
     {"content-type": "application/json", "content-encoding": "gzip"},
 ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Chat completions over a real socket: chunk order, usage, choices, logprobs, seeds, errors before headers."""
+"""Chat completions over a real socket: chunk order, usage, choices, logprobs, early errors."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_several_choices(server: RunningServer) -> None:
     assert texts == [choice["message"]["content"] for choice in server.chat("dice", **fields).json["choices"]]
     events = server.chat_events("dice", **fields)
     assert [event["choices"][0]["delta"].get("role") for event in events[:3]] == ["assistant"] * 3
-    streamed = {i: "" for i in range(3)}
+    streamed = dict.fromkeys(range(3), "")
     ends = []
     for event in events:
         (choice,) = event["choices"]
@@ -168,8 +168,10 @@ def test_routes(server: RunningServer) -> None:
 
 def test_raw_framing(server: RunningServer) -> None:
     body = json.dumps(chat_body("chain", stream=True)).encode()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    raw = server.raw(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    raw = server.raw(
+        head + b"Content-Type: application/json\r\n" + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    )
     payload = raw.split(b"\r\n\r\n", 1)[1]
     text = b""
     while payload:  # undo the chunked transfer coding

@@ -1,4 +1,4 @@
-"""The stock ``openai`` client against the server: what it sends by itself, and what it makes of our answers."""
+"""The stock ``openai`` client: what it sends by itself, and what it makes of our answers."""
 
 from __future__ import annotations
 

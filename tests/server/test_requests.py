@@ -1,4 +1,4 @@
-"""Reading requests: every field is honoured, refused or ignored by the table, and every error names its field."""
+"""Reading requests: every field is honoured, refused or ignored, and every error names its field."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ def test_honoured_fields_are_the_struct_fields(table: Any, body: Any) -> None:
 
 def test_fields_of_known_clients_are_in_the_tables() -> None:
     chat_fields = """model messages stream stream_options max_tokens max_completion_tokens temperature top_p
-        frequency_penalty presence_penalty stop seed n logprobs top_logprobs logit_bias response_format tools tool_choice
-        parallel_tool_calls functions function_call reasoning_effort reasoning chat_template_kwargs reasoning_format
-        top_k min_p repeat_penalty repetition_penalty typical_p ignore_eos stop_token_ids min_tokens skip_special_tokens
-        return_token_ids cache_salt priority grammar json_schema cache_prompt id_slot timings_per_token return_progress
-        num_ctx keep_alive ttl user metadata store service_tier prompt_cache_key prompt_cache_retention
-        safety_identifier verbosity modalities prediction web_search_options moderation"""
+        frequency_penalty presence_penalty stop seed n logprobs top_logprobs logit_bias response_format tools
+        tool_choice parallel_tool_calls functions function_call reasoning_effort reasoning
+        chat_template_kwargs reasoning_format top_k min_p repeat_penalty repetition_penalty typical_p
+        ignore_eos stop_token_ids min_tokens skip_special_tokens return_token_ids cache_salt priority grammar
+        json_schema cache_prompt id_slot timings_per_token return_progress num_ctx keep_alive ttl user
+        metadata store service_tier prompt_cache_key prompt_cache_retention safety_identifier verbosity
+        modalities prediction web_search_options moderation"""
     assert not [name for name in chat_fields.split() if name not in fields.CHAT]
     completion_fields = (
         "model prompt suffix echo best_of n logprobs logit_bias max_tokens seed stop stream user"
@@ -130,11 +131,12 @@ def test_both_spellings_of_the_repetition_penalty() -> None:
     [
         ("seed", "7"), ("seed", 1.5), ("seed", True), ("seed", -1), ("seed", 2**64), ("temperature", "x"),
         ("temperature", True), ("temperature", -0.1), ("temperature", 1e39), ("top_p", 1.5), ("top_k", 2.5),
-        ("top_k", -2), ("min_p", -1), ("max_tokens", 1.5), ("max_tokens", -1), ("n", 0), ("n", -1), ("n", 1.5),
-        ("n", 1000000), ("n", True), ("logprobs", 1), ("stream", "yes"), ("logit_bias", {"abc": 1}),
-        ("logit_bias", {"-1": 1}), ("logit_bias", [[2, -100]]), ("logit_bias", {"1": 101}), ("stop", ""), ("stop", {}),
-        ("stop", [""]), ("stop", ["", "X"]), ("stop", ["x"] * 17), ("stop", "x" * 100_000), ("repetition_penalty", 0),
-        ("repeat_penalty", 0), ("presence_penalty", 3), ("stop_token_ids", [-1]), ("stream_options", {"include_usage": True}),
+        ("top_k", -2), ("min_p", -1), ("max_tokens", 1.5), ("max_tokens", -1), ("n", 0), ("n", -1),
+        ("n", 1.5), ("n", 1000000), ("n", True), ("logprobs", 1), ("stream", "yes"),
+        ("logit_bias", {"abc": 1}), ("logit_bias", {"-1": 1}), ("logit_bias", [[2, -100]]),
+        ("logit_bias", {"1": 101}), ("stop", ""), ("stop", {}), ("stop", [""]), ("stop", ["", "X"]),
+        ("stop", ["x"] * 17), ("stop", "x" * 100_000), ("repetition_penalty", 0), ("repeat_penalty", 0),
+        ("presence_penalty", 3), ("stop_token_ids", [-1]), ("stream_options", {"include_usage": True}),
         ("top_logprobs", 2), ("chat_template_kwargs", [1]), ("model", 3),
     ],
 )  # fmt: skip
