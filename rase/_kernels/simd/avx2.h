@@ -10,7 +10,7 @@
 #include "half.h"
 
 #define RASE_R 8
-#define RASE_TILE_ROWS 2
+#define RASE_TILE_ROWS 4
 
 static inline float f_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
@@ -119,9 +119,11 @@ static inline ri ri_from_i8(const int8_t *p) { return _mm256_cvtepi8_epi32(_mm_l
 static inline ri ri_from_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 
 static inline rb rb_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+static inline void rb_store(uint8_t *p, rb x) { _mm256_storeu_si256((__m256i *)p, x); }
 static inline rb rb_set1(uint8_t x) { return _mm256_set1_epi8((char)x); }
 static inline rb rb_and(rb x, rb y) { return _mm256_and_si256(x, y); }
 static inline rb rb_or(rb x, rb y) { return _mm256_or_si256(x, y); }
+static inline rb rb_sub(rb x, rb y) { return _mm256_sub_epi8(x, y); }
 static inline rb rb_shr(rb x, int n) { return _mm256_srli_epi16(x, n); }
 static inline rb rb_shl(rb x, int n) { return _mm256_slli_epi16(x, n); }
 
@@ -139,6 +141,48 @@ static inline ri ri_dot_s8_start(int32_t sum) { (void)sum; return ri_zero(); }
 static inline ri ri_dot_s8(ri acc, rb w, const int8_t *a) {
     __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(avx2_four(a), w));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+static inline ri ri_byte_u8(rb x, int i) { return _mm256_and_si256(_mm256_srli_epi32(x, 8 * i), _mm256_set1_epi32(255)); }
+static inline ri ri_byte_i8(rb x, int i) { return _mm256_srai_epi32(_mm256_slli_epi32(x, 24 - 8 * i), 24); }
+
+/* rp holds the maddubs pairs in int16: the madd that adds the pair also multiplies with the scale. */
+#define RP_CALLS(max) (32767 / (2 * 127 * (max)))
+typedef __m256i rp;
+typedef __m256i rs; /* the scale twice, as int16 */
+static inline rp rp_begin(ri start) { (void)start; return _mm256_setzero_si256(); }
+static inline rp rp_dot_u8(rp acc, rb w, const int8_t *a) { return _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, avx2_four(a))); }
+static inline ri rp_end(rp acc, ri start) { return _mm256_add_epi32(start, _mm256_madd_epi16(acc, _mm256_set1_epi16(1))); }
+static inline ri ri_mad_rp(ri acc, rp sum, rs scale) { return _mm256_add_epi32(acc, _mm256_madd_epi16(sum, scale)); }
+/* Byte b0 of every lane to byte 0, b1 to byte 2; the others are zero. */
+static inline __m256i avx2_spread(__m256i x, int b0, int b1) {
+    const int zero = 0x80;
+    int lane = b0 | zero << 8 | b1 << 16 | zero << 24;
+    __m256i order = _mm256_setr_epi32(0, 0x00040004, 0x00080008, 0x000c000c, 0, 0x00040004, 0x00080008, 0x000c000c);
+    return _mm256_shuffle_epi8(x, _mm256_add_epi32(_mm256_set1_epi32(lane), order));
+}
+static inline __m256i avx2_spread_signed(__m256i x, int b0, int b1) {
+    return _mm256_srai_epi16(_mm256_slli_epi16(avx2_spread(x, b0, b1), 8), 8);
+}
+static inline rs rs_byte_u8(rb x, int i) { return avx2_spread(x, i, i); }
+static inline rs rs_byte_i8(rb x, int i) { return avx2_spread_signed(x, i, i); }
+
+typedef __m256i rh;
+static inline rh rh_pair_u8(rb x, int p) { return avx2_spread(x, 2 * p, 2 * p + 1); }
+static inline rh rh_pair_i8(rb x, int p) { return avx2_spread_signed(x, 2 * p, 2 * p + 1); }
+static inline ri ri_dot_rh(ri acc, rh w, const int16_t *a) {
+    int32_t two;
+    memcpy(&two, a, 4);
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(w, _mm256_set1_epi32(two)));
+}
+static inline void narrow_sums_16(const int32_t *sums, int16_t *out) {
+    __m256i a = _mm256_loadu_si256((const __m256i *)sums), b = _mm256_loadu_si256((const __m256i *)(sums + 8));
+    _mm256_storeu_si256((__m256i *)out, _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8));
+}
+static inline void narrow_sums_32(const int32_t *sums, int16_t *out) {
+    __m256i a = _mm256_loadu_si256((const __m256i *)sums), b = _mm256_loadu_si256((const __m256i *)(sums + 8));
+    __m256i pairs = _mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xd8);
+    _mm_storeu_si128((__m128i *)out, _mm_packs_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
 }
 
 #endif

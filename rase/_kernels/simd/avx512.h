@@ -91,9 +91,11 @@ static inline ri ri_from_i8(const int8_t *p) { return _mm512_cvtepi8_epi32(_mm_l
 static inline ri ri_from_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 
 static inline rb rb_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+static inline void rb_store(uint8_t *p, rb x) { _mm512_storeu_si512(p, x); }
 static inline rb rb_set1(uint8_t x) { return _mm512_set1_epi8((char)x); }
 static inline rb rb_and(rb x, rb y) { return _mm512_and_si512(x, y); }
 static inline rb rb_or(rb x, rb y) { return _mm512_or_si512(x, y); }
+static inline rb rb_sub(rb x, rb y) { return _mm512_sub_epi8(x, y); }
 static inline rb rb_shr(rb x, int n) { return _mm512_srli_epi16(x, (unsigned)n); }
 static inline rb rb_shl(rb x, int n) { return _mm512_slli_epi16(x, (unsigned)n); }
 
@@ -107,6 +109,44 @@ static inline ri ri_dot_u8(ri acc, rb w, const int8_t *a) { return _mm512_dpbusd
 static inline ri ri_dot_s8_start(int32_t sum) { return _mm512_set1_epi32(-128 * sum); }
 static inline ri ri_dot_s8(ri acc, rb w, const int8_t *a) {
     return _mm512_dpbusd_epi32(acc, _mm512_xor_si512(w, _mm512_set1_epi8((char)0x80)), avx512_four(a));
+}
+
+static inline ri ri_byte_u8(rb x, int i) {
+    return _mm512_and_si512(_mm512_srli_epi32(x, (unsigned)(8 * i)), _mm512_set1_epi32(255));
+}
+static inline ri ri_byte_i8(rb x, int i) { return _mm512_srai_epi32(_mm512_slli_epi32(x, (unsigned)(24 - 8 * i)), 24); }
+
+#define RP_CALLS(max) 64
+typedef __m512i rp;
+typedef __m512i rs;
+static inline rp rp_begin(ri start) { return start; }
+static inline rp rp_dot_u8(rp acc, rb w, const int8_t *a) { return ri_dot_u8(acc, w, a); }
+static inline ri rp_end(rp acc, ri start) { (void)start; return acc; }
+static inline rs rs_byte_u8(rb x, int i) { return ri_byte_u8(x, i); }
+static inline rs rs_byte_i8(rb x, int i) { return ri_byte_i8(x, i); }
+static inline ri ri_mad_rp(ri acc, rp sum, rs scale) { return _mm512_add_epi32(acc, _mm512_mullo_epi32(sum, scale)); }
+
+typedef __m512i rh;
+/* Bytes 2p and 2p + 1 of every lane to bytes 1 and 3, zeros between; the 16-bit shift then fills with zeros or the sign. */
+static inline __m512i avx512_pair(rb x, int p) {
+    const int zero = 0x80;
+    __m128i lane = _mm_set1_epi32(zero | (2 * p) << 8 | zero << 16 | (2 * p + 1) << 24);
+    __m128i order = _mm_setr_epi32(0, 0x04000400, 0x08000800, 0x0c000c00);
+    return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(_mm_add_epi32(lane, order)));
+}
+static inline rh rh_pair_u8(rb x, int p) { return _mm512_srli_epi16(avx512_pair(x, p), 8); }
+static inline rh rh_pair_i8(rb x, int p) { return _mm512_srai_epi16(avx512_pair(x, p), 8); }
+static inline ri ri_dot_rh(ri acc, rh w, const int16_t *a) {
+    int32_t two;
+    memcpy(&two, a, 4);
+    return _mm512_dpwssd_epi32(acc, w, _mm512_set1_epi32(two));
+}
+static inline void narrow_sums_16(const int32_t *sums, int16_t *out) {
+    _mm256_storeu_si256((__m256i *)out, _mm512_cvtepi32_epi16(_mm512_loadu_si512(sums)));
+}
+static inline void narrow_sums_32(const int32_t *sums, int16_t *out) {
+    __m512i x = _mm512_loadu_si512(sums);
+    _mm_storeu_si128((__m128i *)out, _mm512_cvtepi64_epi16(_mm512_add_epi32(x, _mm512_srli_epi64(x, 32))));
 }
 
 #endif

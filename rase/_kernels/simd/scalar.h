@@ -12,7 +12,7 @@
 #include "half.h"
 
 #define RASE_R 16
-#define RASE_TILE_ROWS 4 /* activation rows that one pass over a group keeps in registers */
+#define RASE_TILE_ROWS 1 /* activation rows that one pass over a group keeps in registers: 1, 4 or 8 */
 
 /* a * b + c rounded once, without an FMA instruction: the product is exact in double, the sum is rounded to odd, so that
  * the final rounding to float32 is the only one that matters. Boldo and Melquiond, "Emulation of FMA and correctly
@@ -113,9 +113,11 @@ static inline ri ri_from_i8(const int8_t *p) { ri r; LANES_R r.v[l] = p[l]; retu
 static inline ri ri_from_u8(const uint8_t *p) { ri r; LANES_R r.v[l] = p[l]; return r; }
 
 static inline rb rb_load(const uint8_t *p) { rb r; memcpy(&r, p, sizeof r); return r; }
+static inline void rb_store(uint8_t *p, rb a) { memcpy(p, &a, sizeof a); }
 static inline rb rb_set1(uint8_t x) { rb r; BYTES_R r.v[i] = x; return r; }
 static inline rb rb_and(rb a, rb b) { rb r; BYTES_R r.v[i] = a.v[i] & b.v[i]; return r; }
 static inline rb rb_or(rb a, rb b) { rb r; BYTES_R r.v[i] = a.v[i] | b.v[i]; return r; }
+static inline rb rb_sub(rb a, rb b) { rb r; BYTES_R r.v[i] = (uint8_t)(a.v[i] - b.v[i]); return r; } /* modulo 256 */
 /* Bits that a neighbour byte shifts in are undefined in the other variants: always mask after a shift. n is a constant. */
 static inline rb rb_shr(rb a, int n) { rb r; BYTES_R r.v[i] = (uint8_t)(a.v[i] >> n); return r; }
 static inline rb rb_shl(rb a, int n) { rb r; BYTES_R r.v[i] = (uint8_t)(a.v[i] << n); return r; }
@@ -131,6 +133,48 @@ static inline ri ri_dot_s8_start(int32_t sum) { (void)sum; return ri_zero(); }
 static inline ri ri_dot_s8(ri acc, rb w, const int8_t *a) {
     LANES_R for (int i = 0; i < 4; i++) acc.v[l] += (int32_t)(int8_t)w.v[4 * l + i] * (int32_t)a[i];
     return acc;
+}
+
+/* Byte i (a constant) of every lane, without and with sign. */
+static inline ri ri_byte_u8(rb a, int i) { ri r; LANES_R r.v[l] = a.v[4 * l + i]; return r; }
+static inline ri ri_byte_i8(rb a, int i) { ri r; LANES_R r.v[l] = (int8_t)a.v[4 * l + i]; return r; }
+
+/* rp: a sum of products on its way. A variant may hold it in two int16 per lane, so at most RP_CALLS(max) calls of rp_dot_u8
+ * with weights 0..max lie between rp_begin and rp_end or ri_mad_rp. rp_end(rp_begin(start), start) is start; both get the
+ * same start, a variant uses one of them. */
+#define RP_CALLS(max) 64
+typedef ri rp;
+static inline rp rp_begin(ri start) { return start; }
+static inline rp rp_dot_u8(rp acc, rb w, const int8_t *a) { return ri_dot_u8(acc, w, a); }
+static inline ri rp_end(rp acc, ri start) { (void)start; return acc; }
+/* rs: one integer scale per lane, as ri_mad_rp wants it: acc + scale * (sum begun at zero). */
+typedef ri rs;
+static inline rs rs_byte_u8(rb a, int i) { return ri_byte_u8(a, i); }
+static inline rs rs_byte_i8(rb a, int i) { return ri_byte_i8(a, i); }
+static inline ri ri_mad_rp(ri acc, rp sum, rs scale) { return ri_add(acc, ri_mul(sum, scale)); }
+
+/* Bytes 2p and 2p + 1 (p = 0 or 1, a constant) of every lane as two int16, and their dot product with a[0..1]. */
+typedef struct { int16_t v[2 * RASE_R]; } rh;
+static inline rh rh_pair_u8(rb a, int p) {
+    rh r;
+    LANES_R for (int i = 0; i < 2; i++) r.v[2 * l + i] = a.v[4 * l + 2 * p + i];
+    return r;
+}
+static inline rh rh_pair_i8(rb a, int p) {
+    rh r;
+    LANES_R for (int i = 0; i < 2; i++) r.v[2 * l + i] = (int8_t)a.v[4 * l + 2 * p + i];
+    return r;
+}
+static inline ri ri_dot_rh(ri acc, rh w, const int16_t *a) {
+    LANES_R acc.v[l] += (int32_t)w.v[2 * l] * a[0] + (int32_t)w.v[2 * l + 1] * a[1];
+    return acc;
+}
+/* The 16 sums of a Q8_256 block as int16: one by one, or added in pairs (|sum of 32| <= 4064). */
+static inline void narrow_sums_16(const int32_t *sums, int16_t *out) {
+    for (int i = 0; i < 16; i++) out[i] = (int16_t)sums[i];
+}
+static inline void narrow_sums_32(const int32_t *sums, int16_t *out) {
+    for (int i = 0; i < 8; i++) out[i] = (int16_t)(sums[2 * i] + sums[2 * i + 1]);
 }
 
 #endif

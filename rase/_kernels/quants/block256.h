@@ -1,0 +1,165 @@
+/* The K-quants: blocks of 256 weights in 8 or 16 sub-blocks with integer scales (rule R2).
+ *
+ * Per block, exact in int32: sum = sum over sub-blocks of scale * (sum of code * activation - offset * activation sum), and
+ * with minimums low = sum over sub-blocks of minimum * activation sum. Then acc = fma(sum, d * da, acc), and with minimums
+ * acc = fnma(dmin * da, low, acc); float32, blocks ascending.
+ *
+ * Bounds, with activations in [-127, 127] and |sum of 16| <= 2032: sum before the offset is at most 256 * max code * 127 *
+ * max |scale|: Q2_K 15 * 3, Q3_K 32 * 7, Q4_K 63 * 15, Q5_K 63 * 31, Q6_K 128 * 63, so at most 2.63e8 (Q6_K); the offset takes
+ * at most 16 * 2032 * 32 * 128 = 1.34e8 (Q6_K); low is at most 8 * 4064 * 63 = 2.1e6. All below 2^31 = 2.1e9.
+ *
+ * Packed block: R d [, R dmin] float16 in the halves; code vectors: the file's own scale words, then the codes regrouped so
+ * that the vectors of one sub-block lie together. */
+#ifndef RASE_QUANTS_BLOCK256_H
+#define RASE_QUANTS_BLOCK256_H
+
+#include "common.h"
+
+/* One K-quant. Constant in every use, so that the templates become straight code. */
+typedef struct {
+    int code_bytes;                               /* of one row's block: scales and codes */
+    int sub;                                      /* weights per scale: 16 or 32 */
+    int max;                                      /* largest code */
+    int offset;                                   /* what the file subtracts from a code; 0 with minimums */
+    int has_minimum;
+    void (*scales)(const uint8_t *block, rb *out); /* out[h]: scales of sub-blocks 4h to 4h + 3; signed where offset > 0 */
+    void (*minimums)(const uint8_t *block, rb *out);
+    rb (*codes)(const uint8_t *block, int h, int i, int v); /* vector v (depths 4v ...) of sub-block 4h + i; i, v constant */
+} block256;
+
+/* Both nibbles of a vector in turn, so that one load serves two steps. */
+TEMPLATE int block256_step(int sub, int step) { return (step & 1) * (sub / 8) + step / 2; }
+
+TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols, const rase_act *act, int64_t row,
+                            const int n, float *out, int64_t out_stride) {
+    const int64_t blocks = cols / 256;
+    const uint16_t *halves = (const uint16_t *)group;
+    const uint8_t *block = group + halves_bytes(blocks, 1 + f.has_minimum);
+    const int8_t *q = act->q + row * cols;
+    const float *da = act->d + row * blocks;
+    const int32_t *sums = act->sums + row * blocks * 16;
+    rf acc[RASE_TILE_ROWS];
+    UNROLL(t, n) acc[t] = rf_zero();
+    for (int64_t b = 0; b < blocks; b++, sums += 16) {
+        ri sum[RASE_TILE_ROWS], side[RASE_TILE_ROWS];
+        UNROLL(t, n) sum[t] = ri_zero();
+        rb scales[4];
+        f.scales(block, scales);
+        for (int h = 0; h < 64 / f.sub; h++) {
+            UNROLL(i, 4) {
+                rp dot[RASE_TILE_ROWS];
+                rs scale = f.offset ? rs_byte_i8(scales[h], i) : rs_byte_u8(scales[h], i);
+                UNROLL(t, n) dot[t] = rp_begin(ri_zero());
+                UNROLL(step, f.sub / 4) {
+                    const int v = block256_step(f.sub, step);
+                    rb w = f.codes(block, h, i, v);
+                    UNROLL(t, n) dot[t] = rp_dot_u8(dot[t], w, q + t * cols + i * f.sub + 4 * v);
+                    if ((step + 1) % RP_CALLS(f.max) == 0 || step + 1 == f.sub / 4) {
+                        UNROLL(t, n) {
+                            sum[t] = ri_mad_rp(sum[t], dot[t], scale);
+                            dot[t] = rp_begin(ri_zero());
+                        }
+                    }
+                }
+            }
+            q += 4 * f.sub;
+        }
+        /* What multiplies the activation sums of each sub-block: the minimums, or offset * scale. */
+        if (f.has_minimum) f.minimums(block, scales);
+        int16_t narrow[RASE_TILE_ROWS][16];
+        UNROLL(t, n) {
+            side[t] = ri_zero();
+            if (f.sub == 16) narrow_sums_16(sums + t * blocks * 16, narrow[t]);
+            else narrow_sums_32(sums + t * blocks * 16, narrow[t]);
+        }
+        UNROLL(p, 128 / f.sub) {
+            rh pair = f.offset ? rh_pair_i8(scales[p / 2], p & 1) : rh_pair_u8(scales[p / 2], p & 1);
+            UNROLL(t, n) side[t] = ri_dot_rh(side[t], pair, narrow[t] + 2 * p);
+        }
+        rf d = rf_from_f16(halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
+        UNROLL(t, n) {
+            rf scale = rf_set1(da[t * blocks + b]);
+            if (f.offset) sum[t] = ri_sub(sum[t], ri_mul(side[t], ri_set1(f.offset)));
+            acc[t] = rf_fma(rf_from_ri(sum[t]), rf_mul(d, scale), acc[t]);
+            if (f.has_minimum) acc[t] = rf_fnma(rf_mul(dmin, scale), rf_from_ri(side[t]), acc[t]);
+        }
+        block += f.code_bytes * RASE_R;
+        halves += (1 + f.has_minimum) * RASE_R;
+    }
+    UNROLL(t, n) rf_store(out + t * out_stride, acc[t]);
+}
+
+/* (d * scale) * (code - offset), then - dmin * minimum, each operation rounded: the order of the format's definition. */
+TEMPLATE void block256_panel(const block256 f, const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, float *out) {
+    const uint8_t *all = group + halves_bytes(cols / 256, 1 + f.has_minimum);
+    for (int64_t b = k0 / 256; b < k1 / 256; b++) {
+        const uint16_t *halves = (const uint16_t *)group + b * (1 + f.has_minimum) * RASE_R;
+        const uint8_t *block = all + b * f.code_bytes * RASE_R;
+        rf d = rf_from_f16(halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
+        rb scales[4], minimums[4];
+        f.scales(block, scales);
+        if (f.has_minimum) f.minimums(block, minimums);
+        for (int h = 0; h < 64 / f.sub; h++) {
+            UNROLL(i, 4) {
+                rf scale = rf_mul(d, rf_from_ri(f.offset ? ri_byte_i8(scales[h], i) : ri_byte_u8(scales[h], i)));
+                rf minimum = f.has_minimum ? rf_mul(dmin, rf_from_ri(ri_byte_u8(minimums[h], i))) : rf_zero();
+                UNROLL(v, f.sub / 4) {
+                    rb w = f.codes(block, h, i, v);
+                    UNROLL(e, 4) {
+                        rf x = rf_mul(scale, rf_from_ri(ri_sub(ri_byte_u8(w, e), ri_set1(f.offset))));
+                        rf_store(out, f.has_minimum ? rf_sub(x, minimum) : x);
+                        out += RASE_R;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/* Scales and minimums of Q4_K and Q5_K, 6 bits each: words A, B, C of 4 bytes. Scales 0-3 are the low bits of A, minimums 0-3
+ * those of B; scales 4-7 are the low nibbles of C below the top bits of A, minimums 4-7 the high nibbles below those of B. */
+TEMPLATE void six_bit_scales(const uint8_t *block, rb *out) {
+    rb a = rb_load(block), c = rb_load(block + 2 * VECTOR);
+    out[0] = rb_and(a, rb_set1(63));
+    out[1] = rb_or(rb_and(c, rb_set1(15)), move_bits(a, 6, 4, 0x30));
+}
+TEMPLATE void six_bit_minimums(const uint8_t *block, rb *out) {
+    rb b = rb_load(block + VECTOR), c = rb_load(block + 2 * VECTOR);
+    out[0] = rb_and(b, rb_set1(63));
+    out[1] = rb_or(move_bits(c, 4, 0, 0x0f), move_bits(b, 6, 4, 0x30));
+}
+
+/* Vectors of 2-bit fields in the file's order (16h + 8e + v: half h of the block, byte 16e + 4v; field j is depth
+ * 128h + 32j + 16e + 4v) to one vector per 16 depths, field v for depths 4v to 4v + 3. In place. */
+static void regroup_pairs(uint8_t *codes) {
+    uint8_t half[8 * VECTOR];
+    for (int h = 0; h < 2; h++, codes += 8 * VECTOR) {
+        memcpy(half, codes, sizeof half);
+        for (int e = 0; e < 2; e++) {
+            transpose_pairs(half + 4 * e * VECTOR);
+            for (int j = 0; j < 4; j++) memcpy(codes + (2 * j + e) * VECTOR, half + (4 * e + j) * VECTOR, VECTOR);
+        }
+    }
+}
+
+#define BLOCK256_FORMAT(NAME, ID)                                                                                       \
+    static size_t NAME##_group_bytes(int64_t cols) {                                                                    \
+        return halves_bytes(cols / 256, 1 + NAME.has_minimum) +                                                         \
+               round_64((size_t)(cols / 256) * (size_t)NAME.code_bytes * RASE_R);                                       \
+    }                                                                                                                   \
+    static void NAME##_pack(const uint8_t *src, size_t row_bytes, int rows, int64_t cols, uint8_t *group) {             \
+        uint8_t *block = group + halves_bytes(cols / 256, 1 + NAME.has_minimum);                                        \
+        memset(group, 0, NAME##_group_bytes(cols));                                                                     \
+        for (int64_t b = 0; b < cols / 256; b++, block += NAME.code_bytes * RASE_R)                                     \
+            src += NAME##_pack_block(src, row_bytes, rows, group + (size_t)b * (1 + NAME.has_minimum) * 2 * RASE_R, block); \
+    }                                                                                                                   \
+    static void NAME##_panel(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, float *out) {                  \
+        block256_panel(NAME, group, cols, k0, k1, out);                                                                 \
+    }                                                                                                                   \
+    TEMPLATE void NAME##_tile(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, const int n,        \
+                              float *out, int64_t out_stride) {                                                         \
+        block256_tile(NAME, group, cols, act, row, n, out, out_stride);                                                 \
+    }                                                                                                                   \
+    QUANTISED_FORMAT(NAME, ID, 256, RASE_ACT_Q8_256)
+
+#endif

@@ -1,0 +1,103 @@
+/* What the formats share: the packed layout, packing helpers, and the outer loops of `dot` and `row`.
+ *
+ * Packed group of R rows (quantised formats), `blocks` = cols / block:
+ *   halves  [blocks][1 or 2][R] float16: the block's scale d, then its minimum where the format has one; padded to 64 bytes
+ *   codes   [blocks][code_bytes / 4][R][4] bytes: vectors of R rows x 4 bytes, so that one load feeds one integer dot step
+ * Nothing is widened: a packed matrix is as large as the file's, but for the last group's zero rows and the 64-byte padding. */
+#ifndef RASE_QUANTS_COMMON_H
+#define RASE_QUANTS_COMMON_H
+
+/* Templates: always inlined with constant counts, so that their arrays are registers. The baseline has no registers to win
+ * (its lanes are arrays in memory): there the loops stay loops, and the object stays small. */
+#define TEMPLATE static inline __attribute__((always_inline))
+#if RASE_TILE_ROWS > 1
+#define UNROLL(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
+#else
+#define UNROLL(i, n) _Pragma("GCC unroll 1") for (int i = 0; i < (n); i++)
+#endif
+
+enum { VECTOR = 4 * RASE_R }; /* bytes of one rb */
+
+TEMPLATE size_t round_64(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+TEMPLATE size_t halves_bytes(int64_t blocks, int halves) { return round_64((size_t)blocks * (size_t)halves * 2 * RASE_R); }
+
+/* out[w][lane] = word w of row `lane`, for `words` consecutive 4-byte words; lanes from `rows` on are zero. */
+static void pack_words(const uint8_t *src, size_t row_bytes, int rows, int words, uint8_t *out) {
+    for (int r = 0; r < rows; r++, src += row_bytes)
+        for (int w = 0; w < words; w++) memcpy(out + w * VECTOR + 4 * r, src + 4 * w, 4);
+    if (rows < RASE_R)
+        for (int w = 0; w < words; w++) memset(out + w * VECTOR + 4 * rows, 0, 4 * (size_t)(RASE_R - rows));
+}
+
+static void pack_halves(const uint8_t *src, size_t row_bytes, int rows, int halves, uint8_t *out) {
+    memset(out, 0, (size_t)halves * 2 * RASE_R);
+    for (int r = 0; r < rows; r++, src += row_bytes)
+        for (int h = 0; h < halves; h++) memcpy(out + 2 * (h * RASE_R + r), src + 2 * h, 2);
+}
+
+/* Exchange the upper fields of x with the lower fields of y, fields of `shift` bits (4, 2 or 1): afterwards x holds the lower
+ * field of x below that of y, and y the upper ones. */
+static void swap_fields(uint8_t *x, uint8_t *y, int shift) {
+    uint8_t low = shift == 4 ? 0x0f : shift == 2 ? 0x33 : 0x55;
+    for (int i = 0; i < VECTOR; i++) {
+        uint8_t a = x[i], b = y[i];
+        x[i] = (uint8_t)((a & low) | (b & low) << shift);
+        y[i] = (uint8_t)((a >> shift & low) | (b & ~low));
+    }
+}
+
+/* Transpose fields: 4 vectors of four 2-bit fields, or 8 vectors of eight bits. Field v of vector j becomes field j of vector v. */
+static void transpose_pairs(uint8_t *x) {
+    for (int v = 0; v < 2; v++) swap_fields(x + v * VECTOR, x + (v + 2) * VECTOR, 4);
+    for (int v = 0; v < 4; v += 2) swap_fields(x + v * VECTOR, x + (v + 1) * VECTOR, 2);
+}
+static void transpose_bits(uint8_t *x) {
+    for (int v = 0; v < 4; v++) swap_fields(x + v * VECTOR, x + (v + 4) * VECTOR, 4);
+    for (int v = 0; v < 8; v++)
+        if (!(v & 2)) swap_fields(x + v * VECTOR, x + (v + 2) * VECTOR, 2);
+    for (int v = 0; v < 8; v += 2) swap_fields(x + v * VECTOR, x + (v + 1) * VECTOR, 1);
+}
+
+/* Bits `field` and up of a byte to bit `at` and up; mask says which to keep. All three are constants after inlining. */
+TEMPLATE rb move_bits(rb x, int field, int at, uint8_t mask) {
+    rb moved = field > at ? rb_shr(x, field - at) : field < at ? rb_shl(x, at - field) : x;
+    return rb_and(moved, rb_set1(mask));
+}
+
+/* The 4-bit codes of a vector pair: low nibbles are the lower half of the depths, high nibbles the upper. */
+TEMPLATE rb nibbles(rb x, int upper) { return upper ? move_bits(x, 4, 0, 0x0f) : rb_and(x, rb_set1(0x0f)); }
+
+#if RASE_TILE_ROWS >= 8
+#define DOT_ROWS_8(TILE) DOT_ROWS(TILE, 8)
+#else
+#define DOT_ROWS_8(TILE)
+#endif
+#if RASE_TILE_ROWS >= 4
+#define DOT_ROWS_4(TILE) DOT_ROWS(TILE, 4) DOT_ROWS(TILE, 2)
+#else
+#define DOT_ROWS_4(TILE)
+#endif
+#define DOT_ROWS(TILE, N) \
+    for (; i + (N) <= m1; i += (N)) TILE(group, cols, act, i, (N), out + i * out_stride, out_stride);
+
+/* `dot` from NAME_tile(group, cols, act, first row, constant row count, out, out_stride): a group stays in the cache while
+ * all activation rows pass. `row` from NAME_panel: a row costs R times its share, which a gather of embeddings never feels. */
+#define QUANTISED_FORMAT(NAME, ID, BLOCK, ACT)                                                                       \
+    static void NAME##_dot(const uint8_t *group, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0,    \
+                           int64_t m1, float *out, int64_t out_stride) {                                             \
+        for (int64_t g = 0; g < n_groups; g++, group += NAME##_group_bytes(cols), out += RASE_R) {                   \
+            int64_t i = m0;                                                                                          \
+            DOT_ROWS_8(NAME##_tile) DOT_ROWS_4(NAME##_tile) DOT_ROWS(NAME##_tile, 1)                                 \
+        }                                                                                                            \
+    }                                                                                                                \
+    static void NAME##_row(const uint8_t *group, int lane, int64_t cols, float *out) {                               \
+        float block[(BLOCK) * RASE_R];                                                                               \
+        for (int64_t k = 0; k < cols; k += (BLOCK)) {                                                                \
+            NAME##_panel(group, cols, k, k + (BLOCK), block);                                                        \
+            for (int i = 0; i < (BLOCK); i++) out[k + i] = block[i * RASE_R + lane];                                 \
+        }                                                                                                            \
+    }                                                                                                                \
+    static const rase_format NAME##_format = {(ID),          (BLOCK),    (ACT),        NAME##_group_bytes,           \
+                                              NAME##_pack,   NAME##_row, NAME##_panel, NAME##_dot};
+
+#endif

@@ -1,0 +1,35 @@
+/* Q3_K: weight = (d * scale) * (code - 4); 16 sub-blocks of 16, scale -32..31, code 0..7.
+ * Packed block: R d; 3 vectors of 6-bit scales; 8 vectors of third bits, one per two sub-blocks, bit v for depths 4v to 4v + 3
+ * of the 32; 16 vectors of lower pairs, one per sub-block, field v for depths 4v to 4v + 3. Accumulator and bound: block256.h. */
+#ifndef RASE_QUANTS_Q3_K_H
+#define RASE_QUANTS_Q3_K_H
+
+#include "block256.h"
+
+/* Words A and B hold the low nibbles of scales 0-7 (low) and 8-15 (high), word C the upper pairs: field h for 4h to 4h + 3. */
+TEMPLATE void q3_k_scales(const uint8_t *block, rb *out) {
+    UNROLL(h, 4) {
+        rb low = nibbles(rb_load(block + (h & 1) * VECTOR), h / 2);
+        rb high = move_bits(rb_load(block + 2 * VECTOR), 2 * h, 4, 0x30);
+        out[h] = rb_sub(rb_or(low, high), rb_set1(32));
+    }
+}
+TEMPLATE rb q3_k_codes(const uint8_t *block, int h, int i, int v) {
+    rb third = rb_load(block + (3 + 2 * h + i / 2) * VECTOR), low = rb_load(block + (11 + 4 * h + i) * VECTOR);
+    return rb_or(move_bits(low, 2 * v, 0, 3), move_bits(third, 4 * (i & 1) + v, 2, 4));
+}
+static const block256 q3_k = {108, 16, 7, 4, 0, q3_k_scales, NULL, q3_k_codes};
+
+/* File block: third bits[32] (bit s of byte l: depth 32s + l), lower pairs[64], scales[12], d. */
+static int q3_k_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {
+    pack_halves(src + 108, row_bytes, rows, 1, halves);
+    pack_words(src + 96, row_bytes, rows, 3, block);
+    pack_words(src, row_bytes, rows, 24, block + 3 * VECTOR);
+    transpose_bits(block + 3 * VECTOR);
+    regroup_pairs(block + 11 * VECTOR);
+    return 110;
+}
+
+BLOCK256_FORMAT(q3_k, 11)
+
+#endif

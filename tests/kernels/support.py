@@ -1,0 +1,174 @@
+"""Helpers of the kernel tests: this machine's variants, packing, and rules R1 and R2 in slow, exact NumPy."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from rase._kernels import kernels
+from rase.gguf.formats import FORMATS, Format, format_named
+
+VARIANTS = [kernels.Variant(name) for name, missing in kernels.variants() if missing is None]
+NAMES = [variant.name for variant in VARIANTS]
+FORMAT_NAMES = [form.name for form in FORMATS.values()]
+F32 = np.float32
+
+# Byte offsets of d and of dmin or m in a block.
+SCALES: dict[str, tuple[int, int | None]] = {
+    "Q4_0": (0, None), "Q4_1": (0, 2), "Q5_0": (0, None), "Q5_1": (0, 2), "Q8_0": (0, None),
+    "Q2_K": (80, 82), "Q3_K": (108, None), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208, None),
+}  # fmt: skip
+
+
+def empty(shape: int | tuple[int, ...], dtype: type) -> NDArray:
+    """An array whose data lie on a 64-byte boundary, filled with a pattern that a missed write would show."""
+    count = int(np.prod(shape))
+    raw = np.full(count * np.dtype(dtype).itemsize + 64, 0xA5, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + count * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+
+
+def pack(variant: kernels.Variant, form: Format, raw: NDArray, rows: int, cols: int) -> NDArray:
+    packed = empty(variant.packed_bytes(form.ggml_id, rows, cols), np.uint8)
+    variant.pack(form.ggml_id, np.ascontiguousarray(raw).reshape(-1).view(np.uint8), rows, cols, packed)
+    return packed
+
+
+def linear(
+    variant: kernels.Variant,
+    form: Format,
+    packed: NDArray,
+    rows: int,
+    x: NDArray,
+    first: int = 0,
+    last: int = -1,
+) -> NDArray:
+    """The first ``rows`` columns of ``linear``; groups outside [first, last) keep the value 99."""
+    r = variant.rows_per_group
+    out = np.full((len(x), -(-rows // r) * r), 99, dtype=F32)
+    variant.linear(form.ggml_id, packed, rows, x, out, first, last)
+    return out[:, :rows]
+
+
+def raw_blocks(fmt: str, rows: int, cols: int, rng: np.random.Generator) -> NDArray:
+    """Random file bytes (rows, row_bytes): every bit of codes and in-block scales; the float16 scales are normal,
+    negative, zero, subnormal and large, and always finite."""
+    form = format_named(fmt)
+    if form.block_size == 1:
+        values = rng.normal(0, 1, (rows, cols)) * 2.0 ** rng.integers(-12, 4, (rows, cols))
+        return (
+            gguf.quants.quantize(values.astype(F32), gguf.GGMLQuantizationType[fmt])
+            .view(np.uint8)
+            .reshape(rows, -1)
+        )
+    blocks = rng.integers(0, 256, (rows * cols // form.block_size, form.block_bytes), dtype=np.uint8)
+    for at in SCALES[fmt]:
+        if at is not None:
+            half = rng.normal(0, 0.02, len(blocks)).astype(np.float16)
+            special = np.array([0, 0x8000, 1, 0x83FF, 0x0400, 0x3C00, 0xC500, 0x5640], dtype=np.uint16).view(
+                np.float16
+            )
+            chosen = rng.random(len(blocks)) < 0.25
+            half[chosen] = rng.choice(special, int(chosen.sum()))
+            blocks[:, at : at + 2] = half.view(np.uint8).reshape(-1, 2)
+    return blocks.reshape(rows, -1)
+
+
+def dequantized(fmt: str, raw: NDArray) -> NDArray:
+    with np.errstate(all="ignore"):
+        return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[fmt])
+
+
+def integer_parts(fmt: str, raw: NDArray, cols: int) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+    """(codes, minimums, d, m) of file rows: integer weights scale * (code - offset) and integer minimums, both
+    (rows, cols); d, and m or dmin, (rows, blocks) float32. The package unpacks: with d = 1 a weight is its integer."""
+    form = format_named(fmt)
+    d_at, m_at = SCALES[fmt]
+    one, zero = np.array([0x00, 0x3C], np.uint8), np.zeros(2, np.uint8)
+    blocks = raw.reshape(-1, form.block_bytes)
+
+    def with_scales(d: NDArray, m: NDArray) -> NDArray:
+        changed = blocks.copy()
+        changed[:, d_at : d_at + 2] = d
+        if m_at is not None:
+            changed[:, m_at : m_at + 2] = m
+        return dequantized(fmt, changed.reshape(raw.shape)).reshape(len(raw), cols)
+
+    def half(at: int) -> NDArray:
+        return blocks[:, at : at + 2].copy().view(np.float16).astype(F32).reshape(len(raw), -1)
+
+    codes = with_scales(one, zero)
+    minimums = np.zeros_like(codes) if m_at is None else np.abs(with_scales(zero, one))
+    return (
+        codes.astype(np.int64),
+        minimums.astype(np.int64),
+        half(d_at),
+        half(m_at if m_at is not None else d_at),
+    )
+
+
+def fma(a: NDArray, b: NDArray, c: NDArray) -> NDArray:
+    """a * b + c of float32 arrays, rounded once: exact product, TwoSum, rounding to odd (tested in fractions)."""
+    with np.errstate(all="ignore"):
+        p, c64 = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+        s = p + c64
+        t = s - p
+        error = (p - (s - t)) + (c64 - t)
+        even = (s.view(np.int64) & 1) == 0
+        toward = np.where(error > 0, np.inf, -np.inf)
+        odd = np.where((error != 0) & np.isfinite(s) & even, np.nextafter(s, toward), s)
+        return odd.astype(F32)
+
+
+def quantized(x: NDArray, block: int) -> tuple[NDArray, NDArray]:
+    """int8 codes (m, cols) and scales (m, blocks) of activations: d = amax / 127, q = round(x * (127 / amax))."""
+    parts = x.reshape(len(x), -1, block)
+    amax = np.abs(parts).max(axis=2)
+    with np.errstate(all="ignore"):
+        q = np.where(amax[:, :, None] < F32(1e-36), F32(0), np.rint(parts * (F32(127) / amax)[:, :, None]))
+    return q.astype(np.int64).reshape(x.shape), np.where(amax < F32(1e-36), F32(0), amax / F32(127)).astype(
+        F32
+    )
+
+
+def expected_linear(fmt: str, raw: NDArray, x: NDArray) -> NDArray:
+    """(m, rows) by rules R1 (float formats) and R2, one step at a time."""
+    rows, (m, cols) = len(raw), x.shape
+    acc = np.zeros((m, rows), dtype=F32)
+    form = format_named(fmt)
+    if form.block_size == 1:
+        w = dequantized(fmt, raw)
+        for k in range(cols):
+            acc = fma(np.broadcast_to(w[:, k], acc.shape), np.broadcast_to(x[:, k, None], acc.shape), acc)
+        return acc
+    codes, minimums, d, low = integer_parts(fmt, raw, cols)
+    q, da = quantized(x, form.block_size)
+    for b in range(cols // form.block_size):
+        part = slice(b * form.block_size, (b + 1) * form.block_size)
+        isum = q[:, part] @ codes[:, part].T
+        assert np.abs(isum).max() < 2**31
+        scale = d[None, :, b] * da[:, b, None]
+        acc = fma(isum.astype(F32), scale, acc)
+        if SCALES[fmt][1] is None:
+            continue
+        if form.block_size == 32:  # + m * (da * activation sum), the second factor rounded
+            dsums = da[:, b] * q[:, part].sum(axis=1).astype(F32)
+            acc = fma(
+                np.broadcast_to(low[None, :, b], acc.shape), np.broadcast_to(dsums[:, None], acc.shape), acc
+            )
+        else:  # - (dmin * da) * integer sum
+            isum = q[:, part] @ minimums[:, part].T
+            acc = fma(-(low[None, :, b] * da[:, b, None]), isum.astype(F32), acc)
+    return acc
+
+
+def assert_same_bits(found: NDArray, expected: NDArray, what: str) -> None:
+    assert found.shape == expected.shape and found.dtype == expected.dtype == F32, what
+    a, b = np.ascontiguousarray(found).view(np.uint32), np.ascontiguousarray(expected).view(np.uint32)
+    different = np.argwhere(a != b)
+    if len(different):
+        at = tuple(different[0])
+        raise AssertionError(
+            f"{what}: {len(different)} of {a.size} differ, first at {at}: {found[at]!r}, expected {expected[at]!r}"
+        )
