@@ -1,8 +1,8 @@
 """The functions of mathfn.h over float64 arrays, and the rotary tables made with them."""
 
 from rase._kernels.mathfn cimport (
-    rase_cos, rase_erf, rase_exp, rase_fp_enter, rase_fp_leave, rase_log, rase_log1p, rase_pow, rase_sin, rase_sincos,
-    rase_tanh,
+    rase_cos, rase_erf, rase_exp, rase_fp_enter, rase_fp_leave, rase_log, rase_log1p, rase_pow, rase_sin,
+    rase_sincos, rase_tanh,
 )
 
 ctypedef double (*function)(double) noexcept nogil

@@ -155,14 +155,16 @@ static inline int64_t sort_all(const float *row, int64_t n, uint64_t *out, uint6
     return count; /* four passes: the result is in the caller's `out` again */
 }
 
+/* A finite float32, rounded once. */
+static inline float to_logit(double x) {
+    const double most = 3.4028234663852886e38;
+    return (float)(x > most ? most : x < -most ? -most : x);
+}
+
 /* Apply penalties to the logits of the `count` distinct ids of a history.
  * uses[id]: times generated, 0 for ids of the prompt alone. Repetition (Keskar et al., CTRL, 2019) divides
  * positive logits and multiplies negative ones; frequency and presence subtract as in the OpenAI API. In double,
  * rounded to float32 once. */
-static inline float to_logit(double x) {
-    return x > 3.4028234663852886e38 ? 3.4028234663852886e38f : x < -3.4028234663852886e38 ? -3.4028234663852886e38f : (float)x;
-}
-
 static inline void penalise(float *row, const int32_t *ids, int64_t count, const int32_t *uses, double repetition,
                             double presence, double frequency) {
     for (int64_t i = 0; i < count; i++) {
@@ -200,7 +202,8 @@ static inline double block_weight(const float *row, int64_t count, double top, d
 }
 
 /* Fill block_sum with the weight of each block; return the total, blocks ascending. */
-static inline double row_weight(const float *row, int64_t n, double top, double scale, double floor, double *block_sum) {
+static inline double row_weight(const float *row, int64_t n, double top, double scale, double floor,
+                                double *block_sum) {
     double total = 0.0;
     int64_t block = 0;
     for (int64_t start = 0; start < n; start += SAMPLER_BLOCK, block++) {

@@ -1,11 +1,12 @@
 """Sampling one row of logits: penalties, filters and the draw, without the GIL.
 
-``rase.engine.sampler`` checks configurations and documents the rules; this module composes the steps of sampler.h.
+``rase.engine.sampler`` checks configurations and documents the rules; this module composes the steps of
+sampler.h.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 cdef extern from "fpenv.h" nogil:
     uint64_t rase_fp_enter() noexcept
@@ -19,7 +20,8 @@ cdef extern from "sampler.h" nogil:
     const int SAMPLER_OK
     int scan_row(const float *row, int64_t n, uint32_t *block_max) noexcept
     int64_t argmax_row(const float *row, int64_t n, const uint32_t *block_max) noexcept
-    int64_t select_best(const float *row, int64_t n, const uint32_t *block_max, int64_t k, uint64_t *out) noexcept
+    int64_t select_best(const float *row, int64_t n, const uint32_t *block_max, int64_t k,
+                        uint64_t *out) noexcept
     int64_t sort_all(const float *row, int64_t n, uint64_t *out, uint64_t *spare) noexcept
     void penalise(float *row, const int32_t *ids, int64_t count, const int32_t *uses, double repetition,
                   double presence, double frequency) noexcept
@@ -95,9 +97,9 @@ cdef class RowSampler:
     cdef double *weights     # (capacity,)
     cdef int64_t capacity
 
-    def __cinit__(self, int64_t n, int64_t top_k, double temperature, double top_p, double min_p, double repetition,
-                  double presence, double frequency, uint64_t seed, uint32_t choice, bint greedy,
-                  const int32_t[::1] bias_ids, const double[::1] bias_values):
+    def __cinit__(self, int64_t n, int64_t top_k, double temperature, double top_p, double min_p,
+                  double repetition, double presence, double frequency, uint64_t seed, uint32_t choice,
+                  bint greedy, const int32_t[::1] bias_ids, const double[::1] bias_values):
         if n < 1 or n > 0x7FFFFFFF:
             raise ValueError("the number of ids must be 1 to 2**31 - 1")
         if bias_ids.shape[0] != bias_values.shape[0]:
@@ -117,8 +119,8 @@ cdef class RowSampler:
         self.bias_ids = <int32_t *>malloc((self.biased + 1) * sizeof(int32_t))
         self.bias_values = <double *>malloc((self.biased + 1) * sizeof(double))
         self.work = <float *>malloc(n * sizeof(float))
-        if (self.block_max == NULL or self.block_sum == NULL or self.bias_ids == NULL or self.bias_values == NULL
-                or self.work == NULL):
+        if (self.block_max == NULL or self.block_sum == NULL or self.bias_ids == NULL
+                or self.bias_values == NULL or self.work == NULL):
             raise MemoryError
         for i in range(self.biased):
             self.bias_ids[i], self.bias_values[i] = bias_ids[i], bias_values[i]
@@ -177,7 +179,8 @@ cdef class RowSampler:
         cdef int status = scan_row(row, self.n, self.block_max)
         if status != SAMPLER_OK:
             return -status
-        if distinct > 0 and (self.repetition != 1.0 or self.presence != 0.0 or self.frequency != 0.0) or self.biased:
+        cdef bint penalised = self.repetition != 1.0 or self.presence != 0.0 or self.frequency != 0.0
+        if (penalised and distinct > 0) or self.biased:
             memcpy(self.work, row, self.n * sizeof(float))
             row = self.work
             penalise(self.work, ids, distinct, uses, self.repetition, self.presence, self.frequency)
@@ -186,7 +189,8 @@ cdef class RowSampler:
         cdef int64_t best = argmax_row(row, self.n, self.block_max)
         if self.greedy:
             return best
-        cdef double top = row[best], scale = 1.0 / self.temperature, u = draw(self.seed, self.choice, position), total
+        cdef double top = row[best], scale = 1.0 / self.temperature, total
+        cdef double u = draw(self.seed, self.choice, position)
         if self.top_k == self.n and self.top_p >= 1.0:
             total = row_weight(row, self.n, top, scale, self.min_p, self.block_sum)
             return walk_row(row, self.n, top, scale, self.min_p, self.block_sum, u * total)
@@ -232,9 +236,9 @@ cdef class RowSampler:
         return <uint32_t>self.ranks[kept - 1]
 
     def logprobs(self, const float[::1] logits, int64_t chosen, int64_t alternatives):
-        """(log-probability of `chosen`, [(id, log-probability)] of the best ids) under the model's own distribution.
+        """(log-probability of `chosen`, [(id, log-probability)] of the best ids).
 
-        Temperature, penalties and filters play no part; masked ids are not listed.
+        Under the model's own distribution: no temperature, penalties or filters. Masked ids are not listed.
         """
         if logits.shape[0] < self.n or not 0 <= chosen < self.n:
             raise ValueError("logits or id out of range")

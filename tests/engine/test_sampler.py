@@ -359,8 +359,8 @@ def test_the_rounding_mode_of_the_host_does_not_matter():
 def test_the_kernel_checks_what_it_is_given(arguments):
     fields = {
         "n": 3, "top_k": 3, "temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "repetition": 1.0,
-        "presence": 0.0, "frequency": 0.0, "seed": 0, "choice": 0, "greedy": False, "bias_ids": np.zeros(0, np.int32),
-        "bias_values": np.zeros(0),
+        "presence": 0.0, "frequency": 0.0, "seed": 0, "choice": 0, "greedy": False,
+        "bias_ids": np.zeros(0, np.int32), "bias_values": np.zeros(0),
     }  # fmt: skip
     with pytest.raises(ValueError):
         RowSampler(**(fields | arguments))

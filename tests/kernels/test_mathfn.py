@@ -58,11 +58,26 @@ def log_spread(low: float, high: float, n: int, seed: int) -> np.ndarray:
 N = 1500
 signs = np.where(np.arange(N) % 2, 1.0, -1.0)
 RANGES = {
-    "exp": [spread(-708, 709.7, N, 1), spread(-745.2, -708, N, 2), spread(-1, 1, N, 3), signs * log_spread(-80, 0, N, 4)],
+    "exp": [
+        spread(-708, 709.7, N, 1),
+        spread(-745.2, -708, N, 2),
+        spread(-1, 1, N, 3),
+        signs * log_spread(-80, 0, N, 4),
+    ],
     "log": [log_spread(-1070, 1023, N, 5), spread(0.5, 2, N, 6), 1 + signs * log_spread(-52, -1, N, 7)],
     "log1p": [signs * log_spread(-70, -1, N, 8), log_spread(-1, 1023, N, 9), spread(-1, 1, N, 10)],
-    "sin": [spread(-1, 1, N, 11), spread(-1e6, 1e6, N, 12), signs * log_spread(-30, 31, N, 13), log_spread(31, 1023, N, 14)],
-    "tanh": [spread(-1, 1, N, 15), spread(0.15, 0.25, N, 16), spread(-20, 20, N, 17), signs * log_spread(-60, 4, N, 18)],
+    "sin": [
+        spread(-1, 1, N, 11),
+        spread(-1e6, 1e6, N, 12),
+        signs * log_spread(-30, 31, N, 13),
+        log_spread(31, 1023, N, 14),
+    ],
+    "tanh": [
+        spread(-1, 1, N, 15),
+        spread(0.15, 0.25, N, 16),
+        spread(-20, 20, N, 17),
+        signs * log_spread(-60, 4, N, 18),
+    ],
     "erf": [spread(-1.2, 1.2, N, 19), spread(-6.5, 6.5, N, 20), signs * log_spread(-60, 2, N, 21)],
 }  # fmt: skip
 RANGES["cos"] = RANGES["sin"]
@@ -114,15 +129,19 @@ def test_pow_is_exact_where_the_result_is_a_double():
 @pytest.mark.parametrize(
     "name,x,y",
     [
-        ("exp", 0.0, 1.0), ("exp", -INF, 0.0), ("exp", INF, INF), ("exp", 709.79, INF), ("exp", -746.0, 0.0),
-        ("exp", -1e308, 0.0), ("exp", 1e308, INF), ("exp", -745.13, TINY), ("exp", NAN, NAN), ("exp", TINY, 1.0),
+        ("exp", 0.0, 1.0), ("exp", -INF, 0.0), ("exp", INF, INF), ("exp", 709.79, INF),
+        ("exp", -746.0, 0.0), ("exp", -1e308, 0.0), ("exp", 1e308, INF), ("exp", -745.13, TINY),
+        ("exp", NAN, NAN), ("exp", TINY, 1.0),
         ("log", 1.0, 0.0), ("log", 0.0, -INF), ("log", -0.0, -INF), ("log", -1.0, NAN), ("log", INF, INF),
-        ("log", NAN, NAN), ("log", -INF, NAN), ("log", TINY, -744.4400719213812), ("log", MAX, 709.782712893384),
-        ("log1p", 0.0, 0.0), ("log1p", -0.0, -0.0), ("log1p", -1.0, -INF), ("log1p", -1.5, NAN), ("log1p", INF, INF),
+        ("log", NAN, NAN), ("log", -INF, NAN), ("log", TINY, -744.4400719213812),
+        ("log", MAX, 709.782712893384),
+        ("log1p", 0.0, 0.0), ("log1p", -0.0, -0.0), ("log1p", -1.0, -INF), ("log1p", -1.5, NAN),
+        ("log1p", INF, INF),
         ("log1p", TINY, TINY), ("log1p", MAX, 709.782712893384), ("log1p", NAN, NAN),
         ("sin", 0.0, 0.0), ("sin", -0.0, -0.0), ("sin", INF, NAN), ("sin", -INF, NAN), ("sin", NAN, NAN),
         ("sin", TINY, TINY), ("cos", 0.0, 1.0), ("cos", -0.0, 1.0), ("cos", INF, NAN), ("cos", NAN, NAN),
-        ("tanh", 0.0, 0.0), ("tanh", -0.0, -0.0), ("tanh", INF, 1.0), ("tanh", -INF, -1.0), ("tanh", NAN, NAN),
+        ("tanh", 0.0, 0.0), ("tanh", -0.0, -0.0), ("tanh", INF, 1.0), ("tanh", -INF, -1.0),
+        ("tanh", NAN, NAN),
         ("tanh", TINY, TINY), ("tanh", MAX, 1.0),
         ("erf", 0.0, 0.0), ("erf", -0.0, -0.0), ("erf", INF, 1.0), ("erf", -INF, -1.0), ("erf", NAN, NAN),
         ("erf", -MAX, -1.0),
