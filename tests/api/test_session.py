@@ -32,6 +32,7 @@ from rase.loading import open_store
 from rase.registry import ModelKind, ModelManifest
 from rase.session import ModelSession
 from tests.support import toys
+from tests.support.processes import in_child
 
 GREEDY = GenerationConfig(temperature=0.0, max_tokens=8)
 
@@ -229,31 +230,6 @@ def test_the_memory_is_freed_with_the_last_user(manifest: ModelManifest, monkeyp
     assert not closed, "the decoder is still in use"
     del decoder
     assert closed == [True]
-
-
-def in_child(work) -> str:
-    """Run ``work`` in a forked child and return what it says; fails after ten seconds."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(read)
-            os.write(write, work().encode())
-        except BaseException as error:
-            os.write(write, f"{type(error).__name__}: {error}".encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    import select
-
-    try:
-        ready, _, _ = select.select([read], [], [], 10)
-        assert ready, "the child hangs"
-        return os.read(read, 65536).decode()
-    finally:
-        os.close(read)
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
 
 
 @pytest.mark.filterwarnings(

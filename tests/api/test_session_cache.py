@@ -13,8 +13,8 @@ from rase.engine.config import GenerationConfig
 from rase.errors import Cancelled, EngineError, IntegrityMismatch, ModelNotFound
 from rase.loading import open_store
 from rase.session import ModelSession, SessionCache
-from tests.api.test_session import in_child
 from tests.support import toys
+from tests.support.processes import in_child
 
 
 @pytest.fixture
