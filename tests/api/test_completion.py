@@ -14,6 +14,7 @@ from rase.engine.config import GenerationConfig
 from rase.errors import (
     ContextLengthExceeded,
     InvalidGenerationConfig,
+    InvalidLogits,
     InvalidRequest,
     NoChatTemplate,
     SessionBusy,
@@ -311,3 +312,12 @@ def test_a_waiting_request_can_be_cancelled(endless) -> None:
 def test_an_idle_session_holds_no_pages(tiny) -> None:
     ask(tiny, max_tokens=8)
     assert tiny.decoder.pool.in_use == 0 and tiny.decoder.length == 0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_model_that_gives_no_number_is_an_error_each_time(folder, load, bad) -> None:
+    session = load(toys.logits(folder, [1.0, bad, 2.0], name=f"bad-{bad}"))
+    for _ in range(2):
+        with pytest.raises(InvalidLogits):
+            ask(session)
+    assert session.decoder.pool.in_use == 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rase import loading
-from rase.completion import TextRequest, prepare, run
+from rase.completion import Piece, TextRequest, prepare, run
 from rase.device import DevicePreference, RuntimeDevice
 from rase.engine.config import GenerationConfig
 from rase.errors import (
@@ -255,3 +256,29 @@ def test_a_session_from_before_a_fork_raises_in_the_child_and_works_in_the_paren
 def test_a_child_can_load_the_model_itself(manifest) -> None:
     expected = answer(ModelSession.load(manifest))
     assert in_child(lambda: str(answer(ModelSession.load(manifest)))) == str(expected)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_during_a_generation_of_another_thread(manifest) -> None:
+    session = ModelSession.load(manifest)
+    expected = answer(session)
+    inside, go = threading.Event(), threading.Event()
+    found: list[list[int]] = []
+
+    def hold(piece: Piece) -> None:
+        inside.set()
+        go.wait(10)
+
+    def generate() -> None:
+        request = TextRequest(prompt="Hi", config=GREEDY)
+        found.append(run(session, prepare(session, request), hold).choices[0].token_ids)
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    assert inside.wait(10)
+    said = in_child(lambda: str(answer(session)))
+    own = in_child(lambda: str(answer(ModelSession.load(manifest))))
+    go.set()
+    thread.join(10)
+    assert said.startswith("BackendError") and own == str(expected)
+    assert found == [expected]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import rase
 from rase.completion import TextRequest, prepare, run
 from rase.engine.config import GenerationConfig
 from rase.errors import ContextLengthExceeded
@@ -31,6 +32,15 @@ def test_ctx_1_a_prompt_that_leaves_no_room_is_refused_with_both_numbers(tmp_pat
     assert str(length) in str(caught.value) and "64" in str(caught.value)
     assert caught.value.code == "context_length_exceeded" and caught.value.param == "prompt"
     assert ran == [], "refused before any compute"
+
+
+def test_ctx_1_a_stream_is_refused_when_it_is_asked_for(tmp_path: Path) -> None:
+    model = rase.load(toys.chain(tmp_path, ["x", "y"], context_length=64))
+    for call in (model.stream, model.chat):
+        with pytest.raises(ContextLengthExceeded) as caught:
+            call("Hi " * 100)
+        assert caught.value.context_length == 64 and caught.value.param == "messages"
+    assert model.chat("Hi", temperature=0) == "xy"
 
 
 def test_ctx_1_one_token_less_gets_its_one_token(tmp_path: Path) -> None:
