@@ -3,7 +3,6 @@
 
 #if defined(__x86_64__) || defined(_M_X64)
 #define RASE_X86 1
-#include <xmmintrin.h>
 #endif
 
 typedef struct {
@@ -47,23 +46,3 @@ static const variant variants[] = {
 int rase_variant_count(void) { return (int)(sizeof variants / sizeof variants[0]); }
 const rase_kernels *rase_variant(int index) { return variants[index].kernels; }
 const char *rase_variant_missing(int index) { return variants[index].missing(); }
-
-#ifdef RASE_X86
-unsigned rase_float_enter(void) {
-    unsigned state = _mm_getcsr();
-    _mm_setcsr(0x1f80); /* power-on state: nearest even, no flush to zero, no denormals-are-zero, all exceptions masked */
-    return state;
-}
-void rase_float_leave(unsigned state) { _mm_setcsr(state); }
-#elif defined(__aarch64__)
-unsigned rase_float_enter(void) {
-    uint64_t state;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(state));
-    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
-    return (unsigned)state;
-}
-void rase_float_leave(unsigned state) { __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)state)); }
-#else
-unsigned rase_float_enter(void) { return 0; }
-void rase_float_leave(unsigned state) { (void)state; }
-#endif

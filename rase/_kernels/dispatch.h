@@ -8,8 +8,4 @@ int rase_variant_count(void);                       /* variants in the build, we
 const rase_kernels *rase_variant(int index);
 const char *rase_variant_missing(int index);        /* NULL when this machine runs it, else what is missing */
 
-/* Make float arithmetic IEEE for this thread (nearest even, no flush to zero, exceptions masked); returns the old state. */
-unsigned rase_float_enter(void);
-void rase_float_leave(unsigned state);
-
 #endif

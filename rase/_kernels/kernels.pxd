@@ -66,6 +66,3 @@ cdef extern from "kernels.h" nogil:
 cdef class Variant:
     cdef const rase_kernels *table
     cdef const rase_format *format(self, int format_id) except NULL
-
-cdef unsigned float_enter() noexcept nogil
-cdef void float_leave(unsigned state) noexcept nogil

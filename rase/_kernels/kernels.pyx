@@ -6,35 +6,29 @@ A running model never comes through here: `program.pyx` takes a variant's C tabl
 
 cimport cython
 from cython.parallel cimport prange
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 cdef extern from "dispatch.h" nogil:
     int rase_variant_count()
     const rase_kernels *rase_variant(int index)
     const char *rase_variant_missing(int index)
-    unsigned rase_float_enter()
-    void rase_float_leave(unsigned state)
+
+cdef extern from "fpenv.h" nogil:
+    uint64_t rase_fp_enter()
+    void rase_fp_leave(uint64_t)
 
 
-cdef unsigned float_enter() noexcept nogil:
-    return rase_float_enter()
-
-
-cdef void float_leave(unsigned state) noexcept nogil:
-    rase_float_leave(state)
-
-
-def float_environment_saved():
-    """Set IEEE arithmetic for the calling thread and give the old control register back (for tests)."""
-    cdef unsigned state = rase_float_enter()
-    rase_float_leave(state)
+def float_environment():
+    """The calling thread's float control register (for tests)."""
+    cdef uint64_t state = rase_fp_enter()
+    rase_fp_leave(state)
     return state
 
 
-def set_float_environment(unsigned state):
+def set_float_environment(uint64_t state):
     """Set the calling thread's float control register, as a careless host library would (for tests)."""
-    rase_float_leave(state)
+    rase_fp_leave(state)
 
 
 def variants():

@@ -86,8 +86,9 @@ static inline void chunk_merge(float *top, float *sum, float *acc, float m, floa
         v16_store(acc + i, v16_fma(v16_load(acc + i), alpha, v16_mul(v16_load(a + i), beta)));
 }
 
-static inline void load_chunk(const uint16_t *const *pages, int64_t first, int64_t n, int64_t stride, float *out) {
-    for (int64_t j = 0; j < n; j += RASE_PAGE_TOKENS) {
+/* Positions [first + from, first + n) of one head to float32 rows; whole pages, so a few rows below `from` may be loaded too. */
+static inline void load_chunk(const uint16_t *const *pages, int64_t first, int64_t from, int64_t n, int64_t stride, float *out) {
+    for (int64_t j = from / RASE_PAGE_TOKENS * RASE_PAGE_TOKENS; j < n; j += RASE_PAGE_TOKENS) {
         const uint16_t *page = pages[(first + j) / RASE_PAGE_TOKENS];
         int64_t elements = (n - j < RASE_PAGE_TOKENS ? n - j : RASE_PAGE_TOKENS) * stride;
         for (int64_t i = 0; i < elements; i += 16) v16_store(out + j * stride + i, v16_from_f16(page + i));
@@ -111,14 +112,14 @@ static void attention_block(const rase_attention_task *task, int64_t t0, int64_t
     int64_t oldest = task->window && first >= task->window ? first - task->window + 1 : 0;
     for (int64_t chunk = oldest / RASE_CHUNK * RASE_CHUNK; chunk <= last; chunk += RASE_CHUNK) {
         int64_t n = last + 1 - chunk < RASE_CHUNK ? last + 1 - chunk : RASE_CHUNK, n_16 = (n + 15) / 16;
-        int64_t skip = oldest > chunk ? (oldest - chunk) / 16 : 0; /* vectors of 16 positions that no row sees */
-        load_chunk(task->k_pages, chunk, n, stride, kv);
+        int64_t unseen = oldest > chunk ? oldest - chunk : 0, skip = unseen / 16; /* vectors of 16 that no row sees */
+        load_chunk(task->k_pages, chunk, unseen, n, stride, kv);
         memset(kv + n * stride, 0, sizeof(float) * (size_t)((16 * n_16 - n) * stride));
         for (int64_t r = 0; r < rows; r++) {
             float *row = scores + r * RASE_CHUNK;
             chunk_scores(query + r * stride, kv + 16 * skip * stride, n_16 - skip, stride, task->scale, row + 16 * skip);
         }
-        load_chunk(task->v_pages, chunk, n, stride, kv);
+        load_chunk(task->v_pages, chunk, unseen, n, stride, kv);
         for (int64_t r0 = 0; r0 < rows; r0 += ATT_STEP) {
             float chunk_top[ATT_STEP], chunk_sum[ATT_STEP];
             int64_t start[ATT_STEP], end[ATT_STEP], seeing = -1;

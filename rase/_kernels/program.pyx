@@ -1,0 +1,405 @@
+"""The program walker: one OpenMP region per forward pass, in which all workers walk the same list of steps.
+
+A step is one of three kinds by how it is shared out: *row-local* (norms, quantization, sums, rotation, KV store: a worker
+takes a run of rows), *output-split* (linears: a worker takes a run of packed groups of every matrix) and *head-split*
+(attention: a worker takes tasks of one KV head). Workers meet only where the kind changes, so a run of row-local steps is
+fused by construction. Threads split outputs, never a reduction: the bits do not depend on their number (rule R1).
+Nothing is allocated while a step runs. backends/cpu.py lowers a graph to steps and owns the memory behind the pointers.
+"""
+
+from cython.parallel cimport parallel, threadid
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memset
+
+from rase._kernels.kernels cimport (
+    RASE_ACT_Q8_32, RASE_PAGE_TOKENS, Variant, rase_act, rase_attention_task, rase_format, rase_kernels,
+)
+
+cdef extern from "barrier.h" nogil:
+    ctypedef struct rase_barrier:
+        pass
+    void rase_barrier_wait(rase_barrier *, int)
+    int64_t rase_nanoseconds()
+
+cdef extern from "fpenv.h" nogil:
+    uint64_t rase_fp_enter()
+    void rase_fp_leave(uint64_t)
+
+cdef extern from "stdlib.h" nogil:
+    int posix_memalign(void **, size_t, size_t)
+
+cdef extern from "omp.h" nogil:
+    int omp_get_num_threads()
+
+cdef enum Kind:
+    EMBED, NORM, QUANTIZE, LINEAR, BIAS, ROTATE, SILU, SILU_MUL, MUL, ADD, STORE, ATTEND, GATHER, LOGITS
+
+cdef enum Share:
+    ROW_LOCAL, OUTPUT_SPLIT, HEAD_SPLIT
+
+cdef enum:                  # indices of Walker.spent
+    UNPACK_NS, LINEAR_NS, ATTEND_NS, COUNTERS
+
+ctypedef struct Step:
+    Kind kind
+    Share share
+    bint meet               # all workers wait for each other after this step
+    bint outputs            # rows are those that want logits, else the batch's tokens
+    bint integer            # LINEAR, QUANTIZE: prompt rows too take the format's own path
+    float *x                # (rows, x_stride)
+    float *y
+    float *out
+    int64_t x_stride, y_stride, out_stride
+    int64_t cols, rows      # depth and outputs of a matrix; cols is the width of row-local steps
+    int64_t group           # elements normalised together; query heads per KV head
+    int64_t head_dim, n_dims, heads, kv_heads, window
+    int64_t k_offset, v_offset  # bytes into a page
+    int act                 # index of a quantized activation buffer, -1 for float32
+    int rope
+    bint neighbour
+    float scale
+    const rase_format *format
+    const uint8_t *packed
+    size_t group_bytes
+
+ctypedef struct Act:
+    int kind
+    int64_t cols
+    int8_t *q
+    float *d
+    float *dsums
+    int32_t *sums
+
+ctypedef struct Run:        # contiguous tokens of one sequence
+    int64_t first, count, position, table
+
+cdef float *_address(object address) except? NULL:
+    return <float *><uintptr_t>address
+
+cdef enum:
+    MAX_ROPES = 16
+    QUERY_BLOCK = 16        # tokens of one attention task: ATT_TOKENS of ops/attention.h
+
+
+cdef class Walker:
+    """A list of steps over preallocated buffers. Addresses are integers; whoever passes them keeps the memory alive."""
+
+    cdef Variant variant
+    cdef const rase_kernels *k
+    cdef Step *steps
+    cdef int n_steps
+    cdef Act *acts
+    cdef int n_acts
+    cdef const float *rope_cos[MAX_ROPES]
+    cdef const float *rope_sin[MAX_ROPES]
+    cdef int64_t rope_half[MAX_ROPES]
+    cdef rase_barrier *barrier
+    cdef uint8_t **pages
+    cdef int64_t n_pages
+    cdef int64_t scratch_floats, table_pages
+    cdef float **scratch            # one per worker: dequantized panel or attention scratch
+    cdef const uint16_t ***tables   # one per worker: K pages, then V pages of a task
+    cdef int workers
+    cdef Run *runs
+    cdef int64_t n_runs, max_rows
+    # the batch that is running
+    cdef const int32_t *ids
+    cdef const int32_t *positions
+    cdef const int32_t *page_tables
+    cdef const int32_t *logits_rows
+    cdef int64_t table_stride, n_tokens, n_generated, n_outputs, logits_stride
+    cdef float *logits
+    cdef bint timed
+    cdef int64_t spent[COUNTERS]
+
+    def __cinit__(self, Variant variant not None, int64_t max_rows, int workers, int64_t context_pages):
+        self.variant, self.k = variant, variant.table
+        self.max_rows, self.workers, self.table_pages = max_rows, workers, context_pages
+        cdef void *aligned = NULL
+        if posix_memalign(&aligned, 64, sizeof(rase_barrier)):
+            raise MemoryError
+        memset(aligned, 0, sizeof(rase_barrier))
+        self.barrier = <rase_barrier *>aligned
+        self.runs = <Run *>malloc(max_rows * sizeof(Run))
+        self.scratch = <float **>malloc(workers * sizeof(void *))
+        self.tables = <const uint16_t ***>malloc(workers * sizeof(void *))
+        if self.runs == NULL or self.scratch == NULL or self.tables == NULL:
+            raise MemoryError
+        memset(self.scratch, 0, workers * sizeof(void *))
+        memset(self.tables, 0, workers * sizeof(void *))
+
+    def __dealloc__(self):
+        cdef int i
+        free(self.steps)
+        free(self.acts)
+        free(self.barrier)
+        free(self.runs)
+        free(self.pages)
+        for i in range(self.workers):
+            if self.scratch != NULL:
+                free(self.scratch[i])
+            if self.tables != NULL:
+                free(self.tables[i])
+        free(self.scratch)
+        free(self.tables)
+
+    def add_act(self, int kind, int64_t cols, q, d, sums, dsums):
+        """A buffer of quantized activations, (max_rows, cols) as in kernels.h; returns its index."""
+        self.acts = <Act *>realloc(self.acts, (self.n_acts + 1) * sizeof(Act))
+        if self.acts == NULL:
+            raise MemoryError
+        cdef Act *act = &self.acts[self.n_acts]
+        act.kind, act.cols = kind, cols
+        act.q, act.d = <int8_t *>_address(q), _address(d)
+        act.sums, act.dsums = <int32_t *>_address(sums), _address(dsums)
+        self.n_acts += 1
+        return self.n_acts - 1
+
+    def add_step(self, str kind not None, **fields):
+        """Append a step; ``fields`` are those of the Step structure, buffers and weights as addresses."""
+        names = {"embed": EMBED, "norm": NORM, "quantize": QUANTIZE, "linear": LINEAR, "bias": BIAS, "rotate": ROTATE, "silu": SILU,
+                 "silu_mul": SILU_MUL, "mul": MUL, "add": ADD, "store": STORE, "attend": ATTEND, "gather": GATHER, "logits": LOGITS}
+        self.steps = <Step *>realloc(self.steps, (self.n_steps + 1) * sizeof(Step))
+        if self.steps == NULL:
+            raise MemoryError
+        cdef Step *step = &self.steps[self.n_steps]
+        memset(step, 0, sizeof(Step))
+        step.kind = names[kind]
+        step.share = OUTPUT_SPLIT if kind in ("linear", "logits") else HEAD_SPLIT if kind == "attend" else ROW_LOCAL
+        step.act = fields.pop("act", -1)
+        step.outputs, step.integer = fields.pop("outputs", False), fields.pop("integer", True)
+        step.x, step.y, step.out = _address(fields.pop("x", 0)), _address(fields.pop("y", 0)), _address(fields.pop("out", 0))
+        step.x_stride, step.y_stride = fields.pop("x_stride", 0), fields.pop("y_stride", 0)
+        step.out_stride = fields.pop("out_stride", 0)
+        step.cols, step.rows, step.group = fields.pop("cols", 0), fields.pop("rows", 0), fields.pop("group", 1)
+        step.head_dim, step.n_dims = fields.pop("head_dim", 0), fields.pop("n_dims", 0)
+        step.heads, step.kv_heads, step.window = fields.pop("heads", 0), fields.pop("kv_heads", 0), fields.pop("window", 0)
+        step.k_offset, step.v_offset = fields.pop("k_offset", 0), fields.pop("v_offset", 0)
+        step.rope, step.neighbour, step.scale = fields.pop("rope", 0), fields.pop("neighbour", False), fields.pop("scale", 1.0)
+        if "format" in fields:
+            step.format = self.variant.format(fields.pop("format"))
+            step.packed = <const uint8_t *>_address(fields.pop("packed"))
+            step.group_bytes = step.format.group_bytes(step.cols)
+        if fields:
+            raise TypeError(f"unknown fields {sorted(fields)}")
+        cdef Step *before = &self.steps[self.n_steps - 1] if self.n_steps else NULL
+        # Workers meet where the share changes, and where a row-local step moves rows between workers (tokens -> outputs).
+        if before != NULL:
+            before.meet = before.share != step.share or before.outputs != step.outputs
+        step.meet = True
+        cdef int64_t need = 0
+        if step.share == OUTPUT_SPLIT:
+            need = step.cols * self.k.rows_per_group
+        elif step.share == HEAD_SPLIT:
+            need = self.k.attention_scratch(step.group, (step.head_dim + 15) // 16 * 16)
+        self.scratch_floats = max(self.scratch_floats, need)
+        self.n_steps += 1
+
+    def finish(self):
+        """Allocate the workers' scratch; to be called once, after the last step."""
+        cdef int i
+        cdef void *block
+        for i in range(self.workers):
+            block = NULL
+            if posix_memalign(&block, 64, max(self.scratch_floats, 16) * sizeof(float)):
+                raise MemoryError
+            self.scratch[i] = <float *>block
+            self.tables[i] = <const uint16_t **>malloc(2 * self.table_pages * sizeof(void *))
+            if self.tables[i] == NULL:
+                raise MemoryError
+        return self.scratch_floats * self.workers * sizeof(float)
+
+    def set_rope(self, int index, cos, sin, int64_t half):
+        """Table ``index``: cos and sin, float32 (positions, half), that cover every position of the next batch."""
+        if not 0 <= index < MAX_ROPES:
+            raise ValueError("too many rotary tables")
+        self.rope_cos[index], self.rope_sin[index], self.rope_half[index] = _address(cos), _address(sin), half
+
+    def set_pages(self, list addresses):
+        """The storage of every page id."""
+        cdef int64_t i, n = len(addresses)
+        self.pages = <uint8_t **>realloc(self.pages, max(n, 1) * sizeof(void *))
+        if self.pages == NULL:
+            raise MemoryError
+        for i in range(n):
+            self.pages[i] = <uint8_t *>_address(addresses[i])
+        self.n_pages = n
+
+    def run(self, const int32_t[::1] ids, const int32_t[::1] positions, const int32_t[::1] sequences,
+            const int32_t[:, ::1] page_tables, int64_t n_generated, const int32_t[::1] logits_rows, float[:, ::1] logits,
+            int threads, bint timed=False):
+        """Run a checked batch; logits (m, padded vocabulary). With ``timed`` returns (unpack, linear, attention) nanoseconds of worker 0."""
+        cdef int64_t i, n = ids.shape[0]
+        if n > self.max_rows or logits_rows.shape[0] > self.max_rows or threads > self.workers or threads < 1:
+            raise ValueError("batch exceeds the program")
+        self.ids, self.positions, self.page_tables = &ids[0], &positions[0], &page_tables[0, 0]
+        self.table_stride, self.n_tokens, self.n_generated = page_tables.shape[1], n, n_generated
+        self.n_outputs = logits_rows.shape[0]
+        self.logits_rows = &logits_rows[0] if self.n_outputs else NULL
+        self.logits = &logits[0, 0] if self.n_outputs else NULL
+        self.logits_stride = logits.shape[1]
+        self.n_runs = 0
+        for i in range(n):
+            if i == 0 or sequences[i] != sequences[i - 1] or positions[i] != positions[i - 1] + 1:
+                self.runs[self.n_runs] = Run(i, 1, positions[i], sequences[i])
+                self.n_runs += 1
+            else:
+                self.runs[self.n_runs - 1].count += 1
+        self.timed = timed
+        memset(self.spent, 0, sizeof(self.spent))
+        with nogil:
+            if threads == 1:
+                self.work(0, 1)
+            else:
+                with parallel(num_threads=threads):
+                    self.work(threadid(), omp_get_num_threads())
+        return (self.spent[UNPACK_NS], self.spent[LINEAR_NS], self.spent[ATTEND_NS]) if timed else None
+
+    cdef void work(self, int worker, int workers) noexcept nogil:
+        """What every worker does: walk the steps, take its share of each, meet the others."""
+        cdef uint64_t state = rase_fp_enter()
+        cdef Step *step
+        cdef int64_t rows, begin = 0
+        cdef int i
+        for i in range(self.n_steps):
+            step = &self.steps[i]
+            if self.timed and worker == 0:
+                begin = rase_nanoseconds()
+            if step.share == ROW_LOCAL:
+                rows = self.n_outputs if step.outputs else self.n_tokens
+                self.row_local(step, rows * worker // workers, rows * (worker + 1) // workers)
+            elif step.share == OUTPUT_SPLIT:
+                self.linear(step, worker, workers)
+            else:
+                self.attend(step, worker, workers)
+            if step.meet:
+                rase_barrier_wait(self.barrier, workers)
+            if self.timed and worker == 0 and step.share != ROW_LOCAL:
+                self.spent[LINEAR_NS if step.share == OUTPUT_SPLIT else ATTEND_NS] += rase_nanoseconds() - begin
+        rase_fp_leave(state)
+
+    cdef void row_local(self, Step *step, int64_t first, int64_t last) noexcept nogil:
+        cdef int64_t row, n = step.cols
+        cdef const float *x
+        cdef const float *y
+        cdef float *out
+        for row in range(first, last):
+            x, y, out = step.x + row * step.x_stride, step.y + row * step.y_stride, step.out + row * step.out_stride
+            if step.kind == NORM:
+                self.k.rms_norm(x, step.y, n, step.group, step.scale, out)
+            elif step.kind == QUANTIZE:
+                self.quantize(step, x, row)
+            elif step.kind == ADD:
+                self.k.add(x, y, n, out)
+            elif step.kind == BIAS:
+                self.k.add(x, step.y, n, out)
+            elif step.kind == MUL:
+                self.k.mul(x, y, n, out)
+            elif step.kind == SILU:
+                self.k.silu(x, n, out)
+            elif step.kind == SILU_MUL:
+                self.k.silu_mul(x, y, n, out)
+            elif step.kind == ROTATE:
+                memcpy(out, x, n * sizeof(float))
+                self.k.rotate(out, n // step.head_dim, step.head_dim, step.n_dims, step.neighbour,
+                              self.rope_cos[step.rope] + self.positions[row] * self.rope_half[step.rope],
+                              self.rope_sin[step.rope] + self.positions[row] * self.rope_half[step.rope])
+            elif step.kind == STORE:
+                self.store(step, x, y, row)
+            elif step.kind == EMBED:
+                self.embed(step, out, row)
+            elif step.kind == GATHER:
+                memcpy(out, step.x + self.logits_rows[row] * step.x_stride, n * sizeof(float))
+
+    cdef void embed(self, Step *step, float *out, int64_t row) noexcept nogil:
+        cdef int64_t r = self.k.rows_per_group, id = self.ids[row]
+        step.format.row(step.packed + id // r * step.group_bytes, <int>(id % r), step.cols, out)
+        if step.scale != 1.0:
+            self.k.scale(out, step.scale, step.cols, out)
+
+    cdef void quantize(self, Step *step, const float *x, int64_t row) noexcept nogil:
+        cdef Act *act = &self.acts[step.act]
+        cdef int64_t n = act.cols
+        if not step.integer and row >= self.n_generated:
+            return
+        if act.kind == RASE_ACT_Q8_32:
+            self.k.quantize_32(x, n, act.q + row * n, act.d + row * (n // 32), act.sums + row * (n // 32), act.dsums + row * (n // 32))
+        else:
+            self.k.quantize_256(x, n, act.q + row * n, act.d + row * (n // 256), act.sums + row * (n // 16))
+
+    cdef void store(self, Step *step, const float *key, const float *value, int64_t row) noexcept nogil:
+        """K and V of one token to its page: per KV head (32, padded head_dim) float16, K of all heads, then V."""
+        cdef int64_t position = self.positions[row], slot = position % RASE_PAGE_TOKENS, head, run = 0
+        cdef int64_t stride = (step.head_dim + 15) // 16 * 16
+        while run + 1 < self.n_runs and self.runs[run + 1].first <= row:
+            run += 1
+        cdef uint8_t *page = self.pages[self.page_tables[self.runs[run].table * self.table_stride + position // RASE_PAGE_TOKENS]]
+        cdef int64_t offset
+        for head in range(step.kv_heads):
+            offset = (head * RASE_PAGE_TOKENS + slot) * stride
+            self.k.store_f16(key + head * step.head_dim, step.head_dim, stride, <uint16_t *>(page + step.k_offset) + offset)
+            self.k.store_f16(value + head * step.head_dim, step.head_dim, stride, <uint16_t *>(page + step.v_offset) + offset)
+
+    cdef void linear(self, Step *step, int worker, int workers) noexcept nogil:
+        """The worker's packed groups: generated rows by the format's own path, prompt rows by it or by the float32 hybrid (R3)."""
+        cdef int64_t r = self.k.rows_per_group, groups = (step.rows + r - 1) // r
+        cdef int64_t first = groups * worker // workers, last = groups * (worker + 1) // workers, g, begin = 0
+        cdef int64_t rows = self.n_outputs if step.outputs else self.n_tokens
+        cdef int64_t own = rows if step.integer else self.n_generated
+        cdef int64_t out_stride = self.logits_stride if step.kind == LOGITS else step.out_stride
+        cdef float *out = self.logits if step.kind == LOGITS else step.out
+        cdef float *panel = self.scratch[worker]
+        cdef Act *buffer
+        cdef rase_act act
+        act.f32, act.f32_stride, act.q, act.d, act.dsums, act.sums = step.x, step.x_stride, NULL, NULL, NULL, NULL
+        if step.act >= 0:
+            buffer = &self.acts[step.act]
+            act.q, act.d, act.dsums, act.sums = buffer.q, buffer.d, buffer.dsums, buffer.sums
+        elif own >= 8:
+            own = 0  # float weights: the panel product gives the same bits and shares one unpacking
+        if own > 0 and last > first:
+            step.format.dot(step.packed + first * step.group_bytes, last - first, step.cols, &act, 0, own, out + first * r, out_stride)
+        if own < rows:
+            for g in range(first, last):
+                if self.timed and worker == 0:
+                    begin = rase_nanoseconds()
+                step.format.panel(step.packed + g * step.group_bytes, step.cols, 0, step.cols, panel)
+                if self.timed and worker == 0:
+                    self.spent[UNPACK_NS] += rase_nanoseconds() - begin
+                self.k.gemm_f32(panel, step.cols, step.x + own * step.x_stride, step.x_stride, rows - own,
+                                out + own * out_stride + g * r, out_stride)
+
+    cdef void attend(self, Step *step, int worker, int workers) noexcept nogil:
+        """Tasks are (run, block of query tokens, KV head), dealt to the workers in turn."""
+        cdef rase_attention_task task
+        cdef int64_t turn = 0, index, block, head, pages, page, oldest, stride = (step.head_dim + 15) // 16 * 16, offset
+        cdef Run *run
+        cdef int64_t i
+        cdef const uint16_t **k_pages = self.tables[worker]
+        cdef const uint16_t **v_pages = k_pages + self.table_pages
+        task.q_stride, task.out_stride = step.x_stride, step.out_stride
+        task.group, task.head_dim, task.head_stride = step.group, step.head_dim, stride
+        task.window, task.scale, task.scratch = step.window, step.scale, self.scratch[worker]
+        task.k_pages, task.v_pages = k_pages, v_pages
+        for i in range(self.n_runs):
+            run = &self.runs[i]
+            for index in range((run.count + QUERY_BLOCK - 1) // QUERY_BLOCK):
+                block = index * QUERY_BLOCK
+                for head in range(step.kv_heads):
+                    turn += 1
+                    if turn % workers != worker:
+                        continue
+                    task.n_tokens = min(QUERY_BLOCK, run.count - block)
+                    task.first_position = run.position + block
+                    pages = (task.first_position + task.n_tokens + RASE_PAGE_TOKENS - 1) // RASE_PAGE_TOKENS
+                    offset = head * RASE_PAGE_TOKENS * stride
+                    oldest = 0  # pages that a window has left behind may be gone
+                    if step.window and task.first_position >= step.window:
+                        oldest = (task.first_position - step.window + 1) // RASE_PAGE_TOKENS
+                    for page in range(oldest, pages):
+                        k_pages[page] = <const uint16_t *>(self.pages[self.page_tables[run.table * self.table_stride + page]] + step.k_offset) + offset
+                        v_pages[page] = <const uint16_t *>(self.pages[self.page_tables[run.table * self.table_stride + page]] + step.v_offset) + offset
+                    task.q = step.x + (run.first + block) * step.x_stride + head * step.group * step.head_dim
+                    task.out = step.out + (run.first + block) * step.out_stride + head * step.group * step.head_dim
+                    self.k.attention(&task)
