@@ -1,0 +1,247 @@
+"""The cpu backend: packs weights for this processor's kernels and runs a graph in one parallel region per pass.
+
+Numerics (design rules R1 to R8): by default every token takes the integer path; ``prefill="f32"`` multiplies
+prompt tokens in float32. K and V are float16. The bits of a request depend on the numerics class alone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rase import env, profiling
+from rase.backends._lowering import Lowering, page_layout, refuse_unknown
+from rase.backends._memory import Arena
+from rase.backends._threads import decode_threads, prefill_threads
+from rase.backends.base import PAGE_TOKENS, Backend, Batch, CompileOptions, MemoryEstimate, Program, WeightSource
+from rase.backends.check import check_rope_factors
+from rase.errors import BackendError, BackendUnavailable, UnsupportedFormat
+from rase.gguf.dequantize import dequantize
+from rase.graph import ops
+from rase.graph.ops import Graph
+
+if TYPE_CHECKING:
+    from rase.gguf.formats import TensorInfo
+
+__all__ = ["BACKEND", "REVISION", "CpuBackend", "CpuProgram", "select_variant"]
+
+REVISION = 1  # of the arithmetic: a change of any bit raises it
+_ROPE_STEP = 1024  # positions by which rotary tables grow
+
+
+def select_variant() -> Any:
+    """The kernels for this machine, or those that RASE_ISA names. Raises ``BackendUnavailable``."""
+    from rase._kernels.kernels import Variant, variants
+
+    built = variants()
+    runnable = [name for name, missing in built if missing is None]
+    wanted = env.get("RASE_ISA")
+    if wanted is None:
+        return Variant(runnable[-1])
+    if wanted not in dict(built):
+        raise BackendUnavailable(
+            f"RASE_ISA={wanted} is not an instruction set of this build", expected="one of " + ", ".join(dict(built))
+        )
+    if wanted not in runnable:
+        raise BackendUnavailable(
+            f"RASE_ISA={wanted} does not run on this machine", found=f"no {dict(built)[wanted]}",
+            hint="Unset RASE_ISA, or use one of " + ", ".join(runnable) + ".",
+        )  # fmt: skip
+    return Variant(wanted)
+
+
+class CpuBackend(Backend):
+    """Every x86-64 processor; faster with AVX2 or AVX-512."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self.variant = select_variant()
+
+    def available(self) -> tuple[bool, str]:
+        return True, f"{self.variant.name}, {decode_threads()} threads"
+
+    def estimate(self, graph: Graph, tensors: Mapping[str, TensorInfo], options: CompileOptions) -> MemoryEstimate:
+        plan = self._lower(graph, tensors, options)
+        widest = max((weight.shape[-1] for weight in graph.weights.values()), default=0)
+        workers = max(_threads(options))
+        heads = max((op.n_heads // op.n_kv_heads for op in graph.ops if isinstance(op, ops.Attention)), default=1)
+        per_worker = 4 * (self.variant.rows_per_group * widest + 2048 * 16 * heads)
+        return MemoryEstimate(
+            weights=sum(self._room(tensors[name]) for name in graph.weights), page=plan.page_bytes,
+            scratch=plan.scratch_bytes + workers * per_worker, page_tokens=PAGE_TOKENS,
+        )  # fmt: skip
+
+    def compile(self, graph: Graph, weights: WeightSource, options: CompileOptions) -> Program:
+        plan = self._lower(graph, weights.tensors, options)
+        threads = _threads(options)
+        arena = Arena(sum(self._room(weights.tensors[name]) for name in graph.weights), "the packed weights")
+        placed: dict[str, Any] = {}
+        for info, data in weights.stream(graph.weights):
+            if len(info.shape) == 1:
+                values = dequantize(info.format, data, info.shape)
+                placed[info.name] = arena.take(4 * len(values)).view(np.float32)
+                placed[info.name][:] = values
+            else:
+                rows, cols = info.shape
+                placed[info.name] = arena.take(self.variant.packed_bytes(info.format.ggml_id, rows, cols))
+                self.variant.pack(info.format.ggml_id, data, rows, cols, placed[info.name], max(threads))
+        for rope in plan.ropes:
+            if rope.factors is not None:
+                check_rope_factors(rope.factors, placed[rope.factors])
+        return CpuProgram(self.variant, plan, arena, placed, options, threads)
+
+    def _room(self, info: TensorInfo) -> int:
+        """Bytes of one weight in memory: vectors as float32, matrices packed."""
+        if len(info.shape) == 1:
+            return Arena.room(4 * info.shape[0])
+        return Arena.room(self.variant.packed_bytes(info.format.ggml_id, *info.shape))
+
+    def _lower(self, graph: Graph, tensors: Mapping[str, TensorInfo], options: CompileOptions) -> Lowering:
+        refuse_unknown(graph)
+        matrices = {name: tensors[name] for name, weight in graph.weights.items() if len(weight.shape) > 1}
+        for name, info in matrices.items():
+            if not self.variant.supports(info.format.ggml_id):
+                raise UnsupportedFormat(f"tensor '{name}' has format {info.format.name}, for which cpu has no kernel")
+        if _prefill(options) == "bf16":
+            raise BackendUnavailable(
+                "bf16 prefill needs a processor with AMX and a build that uses it", found=self.variant.name,
+                hint="Unset RASE_PREFILL, or use int8 or f32.",
+            )  # fmt: skip
+        formats = {name: info.format.ggml_id for name, info in matrices.items()}
+        integer = _prefill(options) != "f32"
+        return Lowering(graph, formats, self.variant.activation_kind, options.max_batch_tokens, integer)
+
+
+class CpuProgram(Program):
+    """Packed weights, KV pages and scratch of one model; ``run`` holds no GIL while it computes."""
+
+    def __init__(self, variant: Any, plan: Lowering, arena: Arena, weights: dict[str, Any], options: CompileOptions,
+                 threads: tuple[int, int]) -> None:  # fmt: skip
+        from rase._kernels.program import Walker
+
+        self.graph, self.page_bytes, self.max_batch_tokens = plan.graph, plan.page_bytes, options.max_batch_tokens
+        prompt = "int8" if plan.integer else "f32"
+        self.numerics_class = f"cpu-{REVISION}/{prompt}/kv-f16"
+        self.isa = variant.name
+        self.threads = threads
+        self._padded_vocab = -(-self.graph.vocab_size // 16) * 16
+        pages = -(-self.graph.context_length // PAGE_TOKENS) + 1
+        self._walker: Any = Walker(variant, self.max_batch_tokens, max(threads), pages)
+        self._keep: list[Any] = [arena, weights, Arena(plan.scratch_bytes, "scratch memory")]
+        plan.emit(self._walker, self._keep[2], weights)
+        self._walker.finish()
+        self._ropes = [_RopeTable(rope, weights) for rope in plan.ropes]
+        self._addresses: list[int] = []
+        self._busy = threading.Lock()
+        self._pid = os.getpid()
+
+    def reserve_pages(self, n: int) -> None:
+        more = n - self.reserved_pages
+        if more > 0:
+            slab = Arena(more * self.page_bytes, f"the KV cache ({more * PAGE_TOKENS} more tokens)")
+            self._keep.append(slab)
+            self._addresses += [slab.address + i * self.page_bytes for i in range(more)]
+            self._walker.set_pages(self._addresses)
+            self.reserved_pages = n
+
+    def run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
+        if os.getpid() != self._pid:
+            raise BackendError(
+                "this model was loaded before a fork and cannot run in the child process",
+                hint="Load the model in the child, or start children with the 'spawn' method.",
+            )
+        if not self._busy.acquire(blocking=False):
+            raise BackendError("this program is already running a batch", hint="Use one thread at a time per session.")
+        try:
+            if self._walker is None:
+                raise BackendError("this program is closed", hint="Load the model again.")
+            batch.check(self)
+            return self._run(batch)
+        finally:
+            self._busy.release()
+
+    def _run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
+        n = len(batch.ids)
+        generated = int(n - np.count_nonzero(batch.roles))
+        logits = np.empty((len(batch.logits_rows), self._padded_vocab), np.float32)
+        last = int(batch.positions[0].max(initial=0))
+        for index, table in enumerate(self._ropes):
+            table.cover(last, self.graph.context_length, self._walker, index)
+        threads = self.threads[0 if generated == n else 1]
+        timed = profiling.enabled()
+        start = _now() if timed else 0
+        spent = self._walker.run(
+            _int32(batch.ids), _int32(batch.positions[0]), _int32(batch.sequences), _int32(batch.page_tables), generated,
+            _int32(batch.logits_rows), logits, threads, timed,
+        )  # fmt: skip
+        if timed:
+            _count(n, n - generated, _now() - start, spent)
+        return logits[:, : self.graph.vocab_size]
+
+    def close(self) -> None:
+        with self._busy:
+            self._walker, self._keep, self._ropes, self._addresses = None, [], [], []
+
+
+class _RopeTable:
+    """cos and sin by position, float32 from float64 angles; values are fixed by the graph, memory grows with use."""
+
+    def __init__(self, rope: ops.Rope, weights: Mapping[str, Any]) -> None:
+        from rase._kernels.mathfn import inv_freq
+
+        self.rope = rope
+        self.frequencies = np.empty(rope.n_dims // 2)
+        inv_freq(rope.theta, rope.n_dims, self.frequencies, None if rope.factors is None else weights[rope.factors])
+        self.cos = self.sin = np.empty((0, rope.n_dims // 2), np.float32)
+
+    def cover(self, position: int, context_length: int, walker: Any, index: int) -> None:
+        """Make the table hold ``position``, and tell the walker where it is."""
+        have = len(self.cos)
+        if position < have:
+            return
+        from rase._kernels.mathfn import rope_table
+
+        want = min(max(2 * have, -(-(position + 1) // _ROPE_STEP) * _ROPE_STEP), max(context_length, position + 1))
+        cos, sin = (np.empty((want - have, self.rope.n_dims // 2), np.float32) for _ in range(2))
+        rope_table(have, want, self.frequencies, cos, sin, self.rope.scale, self.rope.attn_factor)
+        self.cos, self.sin = np.concatenate([self.cos, cos]), np.concatenate([self.sin, sin])
+        walker.set_rope(index, self.cos.ctypes.data, self.sin.ctypes.data, self.rope.n_dims // 2)
+
+
+def _prefill(options: CompileOptions) -> str:
+    return "int8" if options.prefill == "auto" else options.prefill
+
+
+def _threads(options: CompileOptions) -> tuple[int, int]:
+    """Workers for a step of generated tokens only, and for one with prompt tokens."""
+    return (options.threads, options.threads) if options.threads else (decode_threads(), prefill_threads())
+
+
+def _int32(array: Any) -> Any:
+    return np.ascontiguousarray(array, np.int32)
+
+
+def _now() -> int:
+    import time
+
+    return time.perf_counter_ns()
+
+
+def _count(tokens: int, prompt_tokens: int, elapsed: int, spent: tuple[int, int, int]) -> None:
+    """Fill the profiling counters: wall time of worker 0 between meetings, split by role."""
+    unpack, linear, attention = spent
+    if prompt_tokens:
+        amounts = {"prefill_calls": 1, "prefill_tokens": prompt_tokens, "prefill_forward_ns": elapsed,
+                   "gemm_dequant_ns": unpack, "gemm_matmul_ns": linear - unpack, "attn_blocked_ns": attention}  # fmt: skip
+    else:
+        amounts = {"decode_steps": 1, "decode_forward_ns": elapsed, "decode_matvec_ns": linear, "decode_attn_ns": attention}
+    for name, amount in amounts.items():
+        profiling.add(name, amount)
+
+
+BACKEND = CpuBackend

@@ -1,0 +1,209 @@
+"""The cpu backend keeps the contract bit by bit, on every instruction set, whatever the host did to the float unit."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from rase.backends._threads import physical_cores
+from rase.backends.base import CompileOptions
+from rase.backends.cpu import CpuBackend, select_variant
+from rase.errors import BackendError, BackendUnavailable, InvalidSetting
+from tests.backends.contract import LENGTH, MODELS, ProgramContract
+from tests.support.programs import assert_close, assert_same_bits, decode_each, run_chunks
+from tests.support.tiny import TINY_LLAMA, WIDE_QWEN3
+from tests.support.weights import MemoryWeights
+
+kernels = pytest.importorskip("rase._kernels.kernels")
+ISAS = [name for name, missing in kernels.variants() if missing is None]
+
+
+class TestCpu(ProgramContract):
+    def compile(self, tiny, **options):
+        return tiny.compile(CpuBackend(), **options)
+
+
+class TestFloat32Prefill(ProgramContract):
+    """The hybrid of rule R3: prompt tokens in float32. Decode and prefill differ; everything else holds."""
+
+    numerics = ("fast",)
+
+    def compile(self, tiny, **options):
+        options.pop("numerics", None)
+        return tiny.compile(CpuBackend(), prefill="f32", **options)
+
+    def test_decode_equals_prefill_in_the_portable_class(self, tiny):
+        ids = tiny.ids(70)
+        with self.compile(tiny) as program:
+            prompt = run_chunks(program, ids)
+            self.same(decode_each(program, ids), run_chunks(program, ids, [9, 16, 45], role=0), "generated rows")
+            if tiny.matrices == "F32":
+                self.same(decode_each(program, ids), prompt, "float weights have one arithmetic")
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("prefill", ["int8", "f32"])
+def test_instruction_sets_give_the_same_bits(name, prefill, monkeypatch):
+    tiny, rows = MODELS[name], {}
+    for isa in ISAS:
+        monkeypatch.setenv("RASE_ISA", isa)
+        with tiny.compile(CpuBackend(), prefill=prefill, threads=1) as program:
+            assert program.isa == isa
+            ids = tiny.ids(LENGTH)
+            prompt = run_chunks(program, ids)
+            rows[isa] = np.concatenate([prompt, decode_each(program, ids[:6], start=LENGTH)])
+    for isa in ISAS[1:]:
+        assert_same_bits(rows[isa], rows[ISAS[0]], f"{isa} and {ISAS[0]}")
+
+
+@pytest.mark.parametrize("state", [0x9FC0, 0x7F80, 0x3F80], ids=["flush to zero", "toward zero", "down"])
+def test_the_callers_float_environment_does_not_matter_and_is_kept(state):
+    tiny = WIDE_QWEN3.but(matrices="Q4_K")
+    ids = tiny.ids(40)
+    with tiny.compile(CpuBackend()) as program:
+        expected = run_chunks(program, ids)
+    before = kernels.float_environment()
+    kernels.set_float_environment(state)
+    try:
+        with tiny.compile(CpuBackend()) as program:  # loading under the same environment, too
+            found = run_chunks(program, ids)
+        kept = kernels.float_environment()
+    finally:
+        kernels.set_float_environment(before)
+    assert kept & 0xFFC0 == state & 0xFFC0
+    assert_same_bits(found, expected, f"MXCSR {state:#x}")
+
+
+def test_a_forced_instruction_set_that_is_unknown_is_refused(monkeypatch):
+    monkeypatch.setenv("RASE_ISA", "mmx")
+    with pytest.raises(BackendUnavailable, match=r"RASE_ISA=mmx.*expected one of scalar"):
+        select_variant()
+
+
+def test_bf16_prefill_is_refused_by_name():
+    with pytest.raises(BackendUnavailable, match="AMX"):
+        TINY_LLAMA.compile(CpuBackend(), prefill="bf16")
+
+
+def test_portable_refuses_another_prompt_arithmetic():
+    with pytest.raises(InvalidSetting, match="portable"):
+        TINY_LLAMA.compile(CpuBackend(), prefill="f32", numerics="portable")
+
+
+def test_numerics_classes_are_told_apart():
+    classes = set()
+    for options in ({"prefill": "int8"}, {"numerics": "portable"}, {"prefill": "f32"}):
+        with TINY_LLAMA.compile(CpuBackend(), **options) as program:
+            classes.add(program.numerics_class)
+    assert len(classes) == 2, f"int8 and portable are one class, f32 another: {classes}"
+
+
+def test_two_callers_at_once_are_refused_and_nothing_breaks():
+    with TINY_LLAMA.compile(CpuBackend()) as program:
+        ids = TINY_LLAMA.ids(LENGTH)
+        expected = run_chunks(program, ids)
+        outcomes = []
+
+        def call():
+            try:
+                outcomes.append(run_chunks(program, ids))
+            except BackendError as error:
+                outcomes.append(error)
+
+        threads = [threading.Thread(target=call) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for outcome in outcomes:
+            if isinstance(outcome, BackendError):
+                assert "already running" in str(outcome)
+            else:
+                assert_same_bits(outcome, expected, "beside refused callers")
+
+
+def _in_child(program, queue):
+    try:
+        run_chunks(program, [1, 2, 3])
+        queue.put("ran")
+    except BackendError as error:
+        queue.put(str(error))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads is what is tested
+def test_a_program_says_in_a_forked_child_that_it_cannot_run():
+    context = multiprocessing.get_context("fork")
+    with TINY_LLAMA.compile(CpuBackend(), threads=2) as program:
+        expected = run_chunks(program, [1, 2, 3])
+        queue = context.SimpleQueue()
+        child = context.Process(target=_in_child, args=(program, queue))
+        child.start()
+        child.join(10)
+        assert child.exitcode == 0, "the child hangs or died"
+        assert "fork" in queue.get()
+        assert_same_bits(run_chunks(program, [1, 2, 3]), expected, "in the parent")
+
+
+@pytest.mark.parametrize("name", ["blk.0.attn_norm.weight", "blk.0.ffn_down.weight", "output.weight", "blk.1.attn_k.weight"])
+def test_a_nan_weight_reaches_the_logits(name):
+    tiny = TINY_LLAMA
+    tensors = {each: (raw, tiny.source.tensors[each].shape, "F32") for each, raw in tiny.source.raw.items()}
+    damaged = np.frombuffer(tensors[name][0], np.float32).copy()
+    damaged[0] = np.nan
+    tensors[name] = (damaged.tobytes(), *tensors[name][1:])
+    with CpuBackend().compile(tiny.graph(), MemoryWeights(tensors), CompileOptions()) as program:
+        program.reserve_pages(1)
+        assert np.isnan(run_chunks(program, tiny.ids(5))[-1]).any(), "NaN vanished"
+
+
+def test_physical_cores_count_siblings_once(tmp_path):
+    for cpu, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings + "\n")
+    assert physical_cores({0, 1, 2, 3}, tmp_path) == min(2, physical_cores(set(range(64)), tmp_path / "none"))
+    assert physical_cores({0, 2}, tmp_path) == 1
+
+
+PROFILE = """
+import json, os, sys
+from tests.support.tiny import TINY_LLAMA
+from tests.support.programs import decode_each, run_chunks
+from rase.backends.cpu import CpuBackend
+from rase import profiling
+with TINY_LLAMA.compile(CpuBackend(), prefill="f32") as program:
+    rows = run_chunks(program, TINY_LLAMA.ids(300)).tobytes() + decode_each(program, [1, 2, 3], start=300).tobytes()
+import hashlib
+print(hashlib.sha256(rows).hexdigest(), json.dumps(profiling.snapshot()))
+"""
+
+
+def test_profiling_counts_and_changes_nothing():
+    outputs = []
+    for flag in ("0", "1"):
+        run = subprocess.run([sys.executable, "-c", PROFILE], capture_output=True, text=True, check=True,
+                             env={**os.environ, "RASE_PROFILE": flag}, timeout=60)  # fmt: skip
+        digest, counters = run.stdout.split(" ", 1)
+        outputs.append((digest, json.loads(counters)))
+    (off, zeros), (on, counts) = outputs
+    assert off == on
+    assert set(zeros.values()) == {0}
+    assert counts["prefill_calls"] == 1 and counts["prefill_tokens"] == 300 and counts["decode_steps"] == 3
+    parts = counts["gemm_dequant_ns"] + counts["gemm_matmul_ns"] + counts["attn_blocked_ns"]
+    assert 0 < parts < counts["prefill_forward_ns"]
+    assert 0 < counts["decode_matvec_ns"] + counts["decode_attn_ns"] < counts["decode_forward_ns"]
+
+
+def test_float_weights_meet_the_gate_of_the_rounding_reference():
+    from rase.backends.reference import ReferenceBackend
+
+    ids = TINY_LLAMA.ids(LENGTH)
+    with TINY_LLAMA.compile(CpuBackend()) as program, TINY_LLAMA.compile(ReferenceBackend("float16")) as reference:
+        assert_close(run_chunks(program, ids), run_chunks(reference, ids), 1e-6)
