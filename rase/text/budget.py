@@ -23,8 +23,8 @@ class OverBudget(Exception):
 
 
 class Budget:
-    """Counts steps and characters. Both limits are exact, so the same template fails at the same place everywhere;
-    the time limit is only a backstop."""
+    """Counts steps and characters. Both limits are exact, so the same template fails at the same place
+    everywhere; the time limit is only a backstop."""
 
     def __init__(self) -> None:
         self._steps, self._text = MAX_STEPS, MAX_TEXT

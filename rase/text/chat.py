@@ -1,4 +1,4 @@
-"""ChatTemplate: from messages to the prompt that the model was trained on, with text kept apart from markup."""
+"""ChatTemplate: from messages to the prompt a model was trained on, text kept apart from markup."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ChatTemplate:
 
     ``name``: ``chatml``, ``llama3``, ``mistral``, or ``gguf`` for a model file's own template.
 
-    A final assistant message is a closed turn like any other: with ``add_generation_prompt`` a fresh assistant
-    header follows it. It is never a prefix that the model continues.
+    A final assistant message is a closed turn like any other: with ``add_generation_prompt`` a fresh
+    assistant header follows it. It is never a prefix that the model continues.
     """
 
     def __init__(self, name: str, render: _Render, source: str | None = None) -> None:
@@ -47,10 +47,10 @@ class ChatTemplate:
 
     @classmethod
     def from_source(cls, source: str, bos: str | None = None, eos: str | None = None) -> ChatTemplate:
-        """Return a template of Jinja text, run in the sandbox; ``bos`` and ``eos`` are spellings of those tokens.
+        """Return a template of Jinja text, run in the sandbox; ``bos`` and ``eos`` spell those tokens.
 
-        The text is compiled on first use. Rendering raises ``ChatTemplateError`` when the text is not a template,
-        refuses the messages, does something unsafe or asks for too much time or memory.
+        The text is compiled on first use. Rendering raises ``ChatTemplateError`` when the text is not a
+        template, refuses the messages, does something unsafe or asks for too much time or memory.
         """
 
         def render(
@@ -80,7 +80,7 @@ class ChatTemplate:
     ) -> list[Segment]:
         """The prompt as segments for ``LocalTokenizer.encode_segments``.
 
-        ``options`` are variables for the model's own template (``tools``, ``enable_thinking``); built-in templates
-        have none. Raises ``InvalidRequest`` for messages that are not valid, and ``ChatTemplateError``.
-        """
+        ``options`` are variables for the model's own template (``tools``, ``enable_thinking``); built-in
+        templates have none. Raises ``InvalidRequest`` for messages that are not valid, and
+        ``ChatTemplateError``."""
         return self._render(parse_messages(list(messages)), add_generation_prompt, options)

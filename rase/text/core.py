@@ -16,15 +16,17 @@ Encode = Callable[[str], list[int]]
 
 # Tokens that end an answer, whatever the file says about them. Those in angle brackets with bars cannot be
 # anything else; the others count only as control tokens (Gemma has an HTML `</s>` that is none).
-_END_ALWAYS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|return|>",
-               "<|call|>", "<end_of_turn>", "<｜end▁of▁sentence｜>")  # fmt: skip
+_END_ALWAYS = (
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|return|>",
+    "<|call|>", "<end_of_turn>", "<｜end▁of▁sentence｜>",
+)  # fmt: skip
 _END_AS_CONTROL = ("</s>", "<eos>", "<EOT>", "[EOT]", "[EOS]", "<turn|>", "<end_of_utterance>")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerCore:
-    """The parts of a tokenizer. ``encode_first`` and ``encode_later`` know no added tokens: they encode a run of
-    text at the start of a prompt and after an added token (which may differ in a prefix blank)."""
+    """The parts of a tokenizer. ``encode_first`` and ``encode_later`` know no added tokens: they encode a run
+    of text at the start of a prompt and after an added token (which may differ in a prefix blank)."""
 
     encode_first: Encode
     encode_later: Encode
@@ -55,7 +57,7 @@ def end_ids_by_name(vocabulary: Vocabulary) -> set[int]:
 
 
 def metadata_id(metadata: Mapping[str, Any], name: str, size: int) -> int | None:
-    """The token id under ``tokenizer.ggml.<name>``, or None; raises ``TokenizerError`` outside the vocabulary."""
+    """The id under ``tokenizer.ggml.<name>``, or None; raises ``TokenizerError`` outside the vocabulary."""
     key = f"tokenizer.ggml.{name}"
     value = metadata.get(key)
     if value is None or value == 0xFFFFFFFF:  # -1 in a uint32: how converters write "none"
@@ -75,7 +77,7 @@ def metadata_flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool
 
 
 def metadata_strings(metadata: Mapping[str, Any], name: str) -> list[str]:
-    """The strings under ``tokenizer.ggml.<name>``; raises ``TokenizerError`` when they are absent or no strings."""
+    """The strings under ``tokenizer.ggml.<name>``; raises ``TokenizerError`` when there are none."""
     value = metadata.get(f"tokenizer.ggml.{name}")
     if not isinstance(value, list) or not value or not isinstance(value[0], str):
         raise TokenizerError(

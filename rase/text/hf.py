@@ -61,7 +61,7 @@ def core_from_json(data: bytes) -> TokenizerCore:
 
 
 def _plain_encoders(full: Any) -> tuple[Encode, Encode]:
-    """Encoders that share the model of ``full`` but know no added tokens: for the first run and for later ones."""
+    """Encoders with the model of ``full`` but no added tokens: for the first run and for later ones."""
     from tokenizers import Tokenizer
 
     def plain(pre_tokenizer: Any) -> Encode:

@@ -31,8 +31,8 @@ def render_source(
     eos: str,
     options: Mapping[str, Any],
 ) -> list[Segment]:
-    """Render ``source``. Strings of the template, roles, ``bos`` and ``eos`` are markup, answers are assistant
-    text, and everything else is text. Raises ``ChatTemplateError`` and ``InvalidRequest``."""
+    """Render ``source``. Strings of the template, roles, ``bos`` and ``eos`` are markup, answers are
+    assistant text, and everything else is text. Raises ``ChatTemplateError`` and ``InvalidRequest``."""
     for name in options:
         if name in _RESERVED or name.startswith("_"):
             raise InvalidRequest(

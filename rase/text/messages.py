@@ -54,7 +54,7 @@ class ChatMessage:
         return message
 
     def as_dict(self) -> dict[str, Any]:
-        """The message as a chat template sees it: plain JSON types, no key without a value, content always text."""
+        """The message as a chat template sees it: JSON types, no key without a value, content always text."""
         fields = {key: value for key, value in self.__dict__.items() if value is not None}
         if self.tool_calls:
             fields["tool_calls"] = [_plain_call(call) for call in self.tool_calls]
@@ -151,7 +151,8 @@ def _check_calls(value: object, param: str) -> list[Mapping[str, Any]] | None:
             )
         if not isinstance(function.get("arguments", ""), (str, Mapping)):
             raise InvalidRequest(
-                "the arguments of a tool call must be JSON text", param=f"{param}[{index}].function.arguments",
+                "the arguments of a tool call must be JSON text",
+                param=f"{param}[{index}].function.arguments",
                 found=type(function["arguments"]).__name__,
             )  # fmt: skip
     return list(value) or None

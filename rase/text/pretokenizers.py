@@ -20,6 +20,7 @@ class PreTokenizer:
     """One way to cut text: each pattern in turn isolates its matches inside the parts of the one before."""
 
     splits: tuple[str, ...]  # Oniguruma syntax, as in tokenizer.json
+    digits: bool = False  # first isolate every digit (the library's own step, which knows a few more than \p{N})
     gpt2_split: bool = False  # finally cut as GPT-2 does (the library's own pattern)
     nfc: bool = False  # the tokenizer.json of these models normalises to NFC; GGUF has no key for that
     ignore_merges: bool = False  # a part that is a token as a whole is taken as it is
@@ -35,7 +36,8 @@ class PreTokenizer:
         """The `tokenizers` pre-tokenizer."""
         from tokenizers import Regex, pre_tokenizers
 
-        steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in self.splits]
+        steps = [pre_tokenizers.Digits(individual_digits=True)] if self.digits else []
+        steps += [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in self.splits]
         return pre_tokenizers.Sequence(
             [*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=self.gpt2_split)]
         )
@@ -71,7 +73,7 @@ _DEEPSEEK3 = (
 _llama3 = PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True)
 _qwen2 = PreTokenizer((_QWEN2,), nfc=True)
 _gpt2 = PreTokenizer((), gpt2_split=True)
-_gpt2_digits = PreTokenizer((r"\p{N}",), gpt2_split=True)
+_gpt2_digits = PreTokenizer((), digits=True, gpt2_split=True)
 _gpt4o = PreTokenizer((_GPT4O,))
 
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
@@ -97,15 +99,15 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
 
 
 def lookup(name: object) -> PreTokenizer:
-    """Return the row for a file's ``tokenizer.ggml.pre``; raises ``TokenizerError`` for a name that is not known."""
+    """The row for a file's ``tokenizer.ggml.pre``. Raises ``TokenizerError`` for a name that is not known."""
     row = PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
     if row is None:
         found = "no such key" if name is None else repr(name)
         raise TokenizerError(
-            "the pre-tokenizer of this file (tokenizer.ggml.pre) is not known, so its text could be cut wrongly",
+            "the pre-tokenizer of this file (tokenizer.ggml.pre) is not known: text could be cut wrongly",
             expected="one of " + ", ".join(sorted(PRE_TOKENIZERS)),
             found=found,
-            hint="Attach the model's own tokenizer.json: rase model attach-tokenizer ID --tokenizer tokenizer.json",
+            hint="Attach the model's own: rase model attach-tokenizer ID --tokenizer tokenizer.json",
             pre=name,
         )
     return row

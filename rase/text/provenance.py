@@ -19,7 +19,7 @@ Runs = tuple[tuple[int, Kind], ...]
 
 
 class Mixed(str):
-    """A str with runs of kinds that cover it exactly. Operations that keep or move characters keep their kinds."""
+    """A str with runs of kinds that cover it. Operations that keep or move characters keep their kinds."""
 
     __slots__ = ("_runs",)
     _runs: Runs

@@ -1,8 +1,8 @@
 """The environment that runs a model file's own chat template: no way out, no way to take the machine down.
 
-Built on jinja2's immutable sandbox, set up as transformers sets it up. Beyond that: every operation is counted
-(`budget`), only listed filters, tests, functions and methods exist, and what the template itself writes is marked
-as markup (`provenance`), so that nothing else can become a control token.
+Built on jinja2's immutable sandbox, set up as transformers sets it up. Beyond that: every operation is
+counted (`budget`), only listed filters, tests, functions and methods exist, and what the template itself
+writes is marked as markup (`provenance`), so that nothing else can become a control token.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class _Generator(CodeGenerator):
 class _IgnoreGeneration(Extension):
     """``{% generation %}`` marks answers for training; here its body is simply rendered."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno

@@ -17,22 +17,23 @@ from rase.text.provenance import joined_by
 
 __all__ = ["FILTERS", "TESTS", "call_method", "guarded", "repeat_bound"]
 
-# Names of jinja2's own that are safe within the budget: none of them pads, repeats, formats or reaches attributes.
+# jinja2's own that are safe within the budget: none of them pads, repeats, formats or reaches attributes.
 _PLAIN = (
-    "abs", "capitalize", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items", "last",
-    "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "select", "selectattr", "sort",
-    "string", "title", "trim", "unique", "upper", "wordcount",
+    "abs", "capitalize", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items",
+    "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "select",
+    "selectattr", "sort", "string", "title", "trim", "unique", "upper", "wordcount",
 )  # fmt: skip
 
 TESTS = (
-    "boolean", "callable", "defined", "divisibleby", "eq", "equalto", "==", "even", "false", "float", "ge", ">=",
-    "greaterthan", "gt", ">", "in", "integer", "iterable", "le", "<=", "lessthan", "lower", "lt", "<", "mapping", "ne",
-    "!=", "none", "number", "odd", "sameas", "sequence", "string", "true", "undefined", "upper",
+    "boolean", "callable", "defined", "divisibleby", "eq", "equalto", "==", "even", "false", "float", "ge",
+    ">=", "greaterthan", "gt", ">", "in", "integer", "iterable", "le", "<=", "lessthan", "lower", "lt",
+    "<", "mapping", "ne", "!=", "none", "number", "odd", "sameas", "sequence", "string", "true",
+    "undefined", "upper",
 )  # fmt: skip
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` with its call and its result accounted for; a lazy result is accounted for as it is used."""
+    """``function`` with its call and its result accounted for; a lazy result counts as it is used."""
 
     @wraps(function)  # also keeps jinja2's mark that says what to pass first
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -151,6 +152,6 @@ def _safe(_: Any, value: Any) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {name: guarded(JINJA_FILTERS[name]) for name in _PLAIN}
 FILTERS.update(
-    indent=guarded(_indent), join=guarded(_join), replace=guarded(_replace), round=guarded(_round), safe=guarded(_safe),
-    sum=guarded(_sum), tojson=guarded(_tojson),
+    indent=guarded(_indent), join=guarded(_join), replace=guarded(_replace), round=guarded(_round),
+    safe=guarded(_safe), sum=guarded(_sum), tojson=guarded(_tojson),
 )  # fmt: skip

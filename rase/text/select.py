@@ -20,8 +20,8 @@ def choose_template(
 ) -> ChatTemplate | None:
     """The manifest's choice, else the file's own template, else the architecture's default, else None.
 
-    ``manifest_value``: a built-in name, or ``gguf`` for the file's own. ``architecture_default``: a built-in name.
-    Raises ``ManifestError`` for another value, or for ``gguf`` when the file has no template.
+    ``manifest_value``: a built-in name, or ``gguf`` for the file's own. ``architecture_default``: a built-in
+    name. Raises ``ManifestError`` for another value, or for ``gguf`` when the file has no template.
     """
     source = gguf_metadata.get(_KEY)
     own = source if isinstance(source, str) and source.strip() else None

@@ -1,4 +1,4 @@
-"""SentencePiece-style BPE from a GGUF vocabulary (`tokenizer.ggml.model` = llama): scores and byte fallback."""
+"""SentencePiece-style BPE from a GGUF vocabulary (`tokenizer.ggml.model` = llama), with byte fallback."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ __all__ = ["StopText"]
 class StopText:
     """Holds back only the text that may still become a stop string.
 
-    The stop string that is complete first wins (of several that end together, the longest), so the result does
-    not depend on how the text was cut into pieces. Each character costs constant time per stop string (Knuth,
-    Morris and Pratt 1977). Empty stop strings never match.
+    The stop string that is complete first wins (of several that end together, the longest), so the result
+    does not depend on how the text was cut into pieces. Each character costs constant time per stop string
+    (Knuth, Morris and Pratt 1977). Empty stop strings never match.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ def chatml(messages: Sequence[ChatMessage], add_generation_prompt: bool) -> Iter
 
 
 def llama3(messages: Sequence[ChatMessage], add_generation_prompt: bool) -> Iterator[Segment]:
-    """Llama 3 (Meta 2024): a header of two control tokens, trimmed content, ``<|eot_id|>``; tools are ``ipython``."""
+    """Llama 3 (Meta 2024): a header of two tokens, trimmed content, ``<|eot_id|>``; tools are ``ipython``."""
     yield _markup("<|begin_of_text|>")
     for message in messages:
         role = "ipython" if message.role == "tool" else message.role
@@ -49,9 +49,9 @@ def llama3(messages: Sequence[ChatMessage], add_generation_prompt: bool) -> Iter
 def mistral(messages: Sequence[ChatMessage], add_generation_prompt: bool) -> Iterator[Segment]:
     """Mistral and Llama 2 instruct: ``<s>[INST] user [/INST] answer</s>``.
 
-    A system message goes before the next user turn's text, with an empty line between; without such a turn it is
-    a turn of its own. Tool results are user turns: this markup knows no others. The prompt for the next answer
-    is the closing ``[/INST]`` itself, so ``add_generation_prompt`` adds nothing.
+    A system message goes before the next user turn's text, with an empty line between; without such a turn it
+    is a turn of its own. Tool results are user turns: this markup knows no others. The prompt for the next
+    answer is the closing ``[/INST]`` itself, so ``add_generation_prompt`` adds nothing.
     """
     yield _markup("<s>")
     waiting: list[ChatMessage] = []
@@ -85,7 +85,7 @@ def _markup(text: str) -> Segment:
 
 
 def _content(message: ChatMessage, trim: bool = False) -> Segment:
-    """What a message says; calls to tools follow as one JSON object a line, since these markups have no others."""
+    """What a message says; calls to tools follow as one JSON object a line."""
     lines = [message.content] if message.content else []
     for call in message.as_dict().get("tool_calls", ()):
         function = {"name": call["function"]["name"], "arguments": call["function"].get("arguments", {})}

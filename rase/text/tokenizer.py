@@ -19,8 +19,8 @@ __all__ = ["LocalTokenizer"]
 class LocalTokenizer:
     """Encodes and decodes; immutable, and safe to share between threads.
 
-    ``vocab_size``: number of ids, holes included. ``bos_id``, ``eos_id``: int or None. ``end_ids``: every token
-    that ends an answer. ``add_bos``: whether the model expects BOS at the start of a prompt.
+    ``vocab_size``: number of ids, holes included. ``bos_id``, ``eos_id``: int or None. ``end_ids``: every
+    token that ends an answer. ``add_bos``: whether the model expects BOS at the start of a prompt.
     """
 
     def __init__(self, core: TokenizerCore) -> None:
@@ -71,15 +71,15 @@ class LocalTokenizer:
                 "this file's kind of vocabulary (tokenizer.ggml.model) is not supported",
                 expected="'gpt2' (byte-level BPE) or 'llama' (SentencePiece)",
                 found="no such key" if model is None else repr(model),
-                hint="Attach the model's own tokenizer.json: rase model attach-tokenizer ID --tokenizer tokenizer.json",
+                hint="Attach the model's own: rase model attach-tokenizer ID --tokenizer tokenizer.json",
             )
         return cls(build(metadata))
 
     def with_metadata(self, metadata: Mapping[str, Any]) -> LocalTokenizer:
-        """Return this (attached) tokenizer with the special ids and flags that the model's GGUF file declares.
+        """Return this (attached) tokenizer with the special ids and flags that the model's file declares.
 
-        Raises ``TokenizerError`` when the two do not belong together: more tokens than the model has, or another
-        spelling of one of the special tokens.
+        Raises ``TokenizerError`` when the two do not belong together: more tokens than the model has, or
+        another spelling of one of the special tokens.
         """
         core, names = self._core, metadata.get("tokenizer.ggml.tokens")
         size = len(names) if isinstance(names, list) else self.vocab_size
@@ -118,17 +118,17 @@ class LocalTokenizer:
         """Encode ``text``.
 
         ``add_special_tokens`` adds BOS (and EOS) where the model expects them and the text has none yet.
-        ``parse_special`` makes ids of the added tokens spelled in the text (raw prompts); without it the text is
-        data and can give no added token.
+        ``parse_special`` makes ids of the added tokens spelled in the text (raw prompts); without it the text
+        is data and can give no added token.
         """
         ids = self._encode([Segment(text, "markup" if parse_special else "text")])
         return self._with_special(ids) if add_special_tokens else ids
 
     def encode_segments(self, segments: Iterable[Segment]) -> list[int]:
-        """Encode a rendered prompt; text between two added tokens is encoded as one run, whoever wrote its parts.
+        """Encode a rendered prompt; text between two added tokens is one run, whoever wrote its parts.
 
-        So content without added tokens gives exactly the ids of the whole rendered string. BOS comes exactly once
-        where the model expects it, whether the template wrote it or not.
+        So content without added tokens gives exactly the ids of the whole rendered string. BOS comes exactly
+        once where the model expects it, whether the template wrote it or not.
         """
         ids = self._encode(join_segments(segments))
         bos = self.bos_id
@@ -139,7 +139,7 @@ class LocalTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Decode ``ids``: the text that a ``stream`` of them gives. Raises ``TokenizerError`` for an unknown id."""
+        """The text that a ``stream`` of ``ids`` gives. Raises ``TokenizerError`` for an unknown id."""
         stream = self.stream(skip_special_tokens)
         parts = [stream.push(token) for token in ids]
         return "".join(parts) + stream.flush()
