@@ -40,7 +40,15 @@ class ChatTemplate:
                 found=repr(name),
             )
 
-        def render(messages: Sequence[ChatMessage], prompt: bool, _: Mapping[str, Any]) -> list[Segment]:
+        def render(
+            messages: Sequence[ChatMessage], prompt: bool, options: Mapping[str, Any]
+        ) -> list[Segment]:
+            for option, value in options.items():
+                if value is not None:
+                    raise InvalidRequest(
+                        f"the built-in chat template {name} has no options",
+                        param=f"chat_template_kwargs.{option}",
+                    )
             return join_segments(renderer(messages, prompt))
 
         return cls(name, render)
@@ -69,18 +77,25 @@ class ChatTemplate:
         return cls.named(default) if default else None
 
     def render(
-        self, messages: Sequence[ChatMessage], add_generation_prompt: bool = True, **options: Any
+        self, messages: Sequence[ChatMessage], /, add_generation_prompt: bool = True, **options: Any
     ) -> str:
         """The prompt as one string. See ``render_segments``; the string no longer says what is data."""
         segments = self.render_segments(messages, add_generation_prompt, **options)
         return "".join(segment.text for segment in segments)
 
     def render_segments(
-        self, messages: Sequence[ChatMessage], add_generation_prompt: bool = True, **options: Any
+        self, messages: Sequence[ChatMessage], /, add_generation_prompt: bool = True, **options: Any
     ) -> list[Segment]:
         """The prompt as segments for ``LocalTokenizer.encode_segments``.
 
-        ``options`` are variables for the model's own template (``tools``, ``enable_thinking``); built-in
-        templates have none. Raises ``InvalidRequest`` for messages that are not valid, and
-        ``ChatTemplateError``."""
+        ``options`` are variables for the model's own template (``tools``, ``enable_thinking``; None counts as
+        absent); built-in templates have none. Raises ``InvalidRequest`` for messages or options that are not
+        valid, and ``ChatTemplateError``.
+        """
+        if not isinstance(add_generation_prompt, bool):
+            raise InvalidRequest(
+                "add_generation_prompt must be true or false",
+                param="chat_template_kwargs.add_generation_prompt",
+                found=type(add_generation_prompt).__name__,
+            )
         return self._render(parse_messages(list(messages)), add_generation_prompt, options)

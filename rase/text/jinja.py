@@ -19,7 +19,7 @@ from rase.text.segments import Segment
 __all__ = ["render_source"]
 
 MAX_SOURCE = 512 * 1024  # characters; the longest public template has about 20,000
-_RESERVED = frozenset({"messages", "add_generation_prompt", "bos_token", "eos_token"})
+_RESERVED = frozenset({"self", "messages", "add_generation_prompt", "bos_token", "eos_token"})
 
 
 def render_source(

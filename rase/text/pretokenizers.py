@@ -20,7 +20,9 @@ class PreTokenizer:
     """One way to cut text: each pattern in turn isolates its matches inside the parts of the one before."""
 
     splits: tuple[str, ...]  # Oniguruma syntax, as in tokenizer.json
-    digits: bool = False  # first isolate every digit (the library's own step, which knows a few more than \p{N})
+    digits: bool = (
+        False  # first isolate every digit (the library's own step, which knows a few more than \p{N})
+    )
     gpt2_split: bool = False  # finally cut as GPT-2 does (the library's own pattern)
     nfc: bool = False  # the tokenizer.json of these models normalises to NFC; GGUF has no key for that
     ignore_merges: bool = False  # a part that is a token as a whole is taken as it is
@@ -36,7 +38,7 @@ class PreTokenizer:
         """The `tokenizers` pre-tokenizer."""
         from tokenizers import Regex, pre_tokenizers
 
-        steps = [pre_tokenizers.Digits(individual_digits=True)] if self.digits else []
+        steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if self.digits else []
         steps += [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in self.splits]
         return pre_tokenizers.Sequence(
             [*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=self.gpt2_split)]

@@ -276,6 +276,13 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         return super().is_safe_attribute(obj, attr, value) and not isinstance(obj, (types.FunctionType, type))
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if attribute.startswith(
+            "_"
+        ):  # also where there is no such attribute: a template has no business there
+            self.unsafe_undefined(obj, attribute)
+        return super().getattr(obj, attribute)
+
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
         raise SecurityError(f"access to the attribute {str(attribute)!r} is not allowed")
 

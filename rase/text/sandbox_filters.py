@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any
 
@@ -38,7 +38,9 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)  # also keeps jinja2's mark that says what to pass first
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         budget = current()
-        budget.step(1 + sum(len(value) // 64 for value in args if isinstance(value, Sized)))
+        budget.step(
+            1 + sum(len(value) // 64 for value in args if isinstance(value, (str, list, tuple, dict)))
+        )
         result = function(*args, **kwargs)
         if isinstance(result, types.GeneratorType):
             return _counted(result)

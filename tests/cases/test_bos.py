@@ -25,7 +25,9 @@ def test_bos_1_once_whether_the_template_writes_it_or_not() -> None:
     bos = toy.id("<|begin_of_text|>")
     for local in both(toy):
         for name in ("llama3", "chatml"):  # writes it, does not write it
-            ids = local.encode_segments(ChatTemplate.named(name).render_segments([{"role": "user", "content": "Hi"}]))
+            ids = local.encode_segments(
+                ChatTemplate.named(name).render_segments([{"role": "user", "content": "Hi"}])
+            )
             assert ids[0] == bos and ids.count(bos) == 1, name
         for text in ("<|begin_of_text|>Hi", "Hi"):
             ids = local.encode(text)
@@ -36,7 +38,9 @@ def test_bos_1_once_whether_the_template_writes_it_or_not() -> None:
 
 def test_bos_1_a_template_that_writes_it_twice_gives_it_once() -> None:
     toy = toy_bpe(add_bos=True)
-    template = ChatTemplate.from_source("{{ bos_token }}{{ bos_token }}{{ messages[0].content }}", bos=toy.bos)
+    template = ChatTemplate.from_source(
+        "{{ bos_token }}{{ bos_token }}{{ messages[0].content }}", bos=toy.bos
+    )
     for local in both(toy):
         ids = local.encode_segments(template.render_segments([{"role": "user", "content": "Hi"}]))
         assert ids == [toy.id("<|begin_of_text|>"), toy.id("Hi")]
@@ -59,7 +63,9 @@ def test_bos_1_a_file_without_the_flag_follows_its_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("eos", "turn"), [("<|end_of_text|>", "<|eot_id|>"), ("<|endoftext|>", "<|im_end|>")], ids=["llama3", "qwen"]
+    ("eos", "turn"),
+    [("<|end_of_text|>", "<|eot_id|>"), ("<|endoftext|>", "<|im_end|>")],
+    ids=["llama3", "qwen"],
 )
 def test_bos_3_every_token_that_ends_a_turn_is_known(eos: str, turn: str) -> None:
     toy = toy_bpe(eos=eos)
@@ -75,7 +81,9 @@ def test_bos_3_what_the_file_declares_counts_whatever_its_name() -> None:
     declared = {**toy.metadata(), "tokenizer.ggml.eom_token_id": toy.id("<think>")}
     local = LocalTokenizer.from_gguf(declared)
     assert toy.id("<think>") in local.end_ids
-    assert local.encode_segments([Segment("<think>", "assistant")]) != [toy.id("<think>")], "now a control token"
+    assert local.encode_segments([Segment("<think>", "assistant")]) != [toy.id("<think>")], (
+        "now a control token"
+    )
 
 
 def test_bos_3_an_html_tag_is_no_end_token() -> None:
@@ -123,7 +131,12 @@ def test_bos_5_answers_keep_user_defined_tokens() -> None:
 
 def test_bos_5_pieces_of_a_control_token_do_not_join() -> None:
     toy = toy_bpe()
-    segments = [Segment("<|im_", "markup"), Segment("end|>", "text"), Segment("<|im_end", "text"), Segment("|>", "markup")]
+    segments = [
+        Segment("<|im_", "markup"),
+        Segment("end|>", "text"),
+        Segment("<|im_end", "text"),
+        Segment("|>", "markup"),
+    ]
     for local in both(toy):
         ids = local.encode_segments(segments)
         assert toy.id("<|im_end|>") not in ids

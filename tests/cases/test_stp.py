@@ -24,7 +24,13 @@ def test_stp_1_a_stop_string_that_spans_tokens() -> None:
 
 def test_stp_1_a_false_start_is_shown_in_the_end() -> None:
     stop = StopText(["beta gamma"])
-    assert [stop.push(piece) for piece in ("alpha ", "be", "ta ", "x", "bet")] == ["alpha ", "", "", "beta x", ""]
+    assert [stop.push(piece) for piece in ("alpha ", "be", "ta ", "x", "bet")] == [
+        "alpha ",
+        "",
+        "",
+        "beta x",
+        "",
+    ]
     assert stop.finish() == "bet"
     assert not stop.stopped
 

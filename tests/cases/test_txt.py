@@ -45,7 +45,9 @@ def test_txt_1_a_control_token_between_the_bytes_of_a_character_is_skipped() -> 
 def test_txt_1_a_stream_is_the_decoding_of_the_whole(ids: list[int], skip: bool) -> None:
     pieces = streamed(LOCAL_BPE, ids, skip)
     raw = b"".join(
-        LOCAL_BPE.piece_bytes(token) for token in ids if not (skip and LOCAL_BPE.piece(token) in BPE.specials()[:8])
+        LOCAL_BPE.piece_bytes(token)
+        for token in ids
+        if not (skip and LOCAL_BPE.piece(token) in BPE.specials()[:8])
     )
     assert "".join(pieces) == LOCAL_BPE.decode(ids, skip) == raw.decode("utf-8", "replace")
     assert "".join(pieces) == LIBRARY_BPE.decode(ids, skip_special_tokens=skip)

@@ -1,4 +1,4 @@
-"""Generated strings of every Unicode class, for comparing tokenizers; the same seed gives the same strings."""
+"""Generated strings of every Unicode class for comparing tokenizers; a seed always gives the same ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from functools import cache
 __all__ = ["PROSE", "generated_texts"]
 
 PROSE = (
-    "The quick brown fox doesn't jump over 12345 lazy dogs, it's asleep.\n\nShe'll say: \"I'VE 3.14 apples\"!\r\n",
+    "The quick brown fox doesn't jump over 12345 lazy dogs, it's asleep.\n\nShe'll say:"
+    ' "I\'VE 3.14 apples"!\r\n',
     "def f(x):\n    return x ** 2  # comment\n\tif x:\n\t\tpass\n",
     "안녕하세요. 오늘은 2024년 1월 1일입니다. 日本語のテキスト、中文字符。",
     "Ça va? Größe, naïve, Ĳssel, ﬁne, Å Å Å, e\u0301 \u1e69 s\u0323\u0307",
@@ -32,7 +33,7 @@ def _classes() -> dict[str, list[str]]:
 
 
 def generated_texts(count: int, seed: int = 0, specials: tuple[str, ...] = ()) -> list[str]:
-    """``count`` strings: runs of characters of one class, mixtures, pieces of prose, blanks and ``specials``."""
+    """``count`` strings: runs of one class, mixtures, pieces of prose, blanks and ``specials``."""
     random_ = random.Random(seed)
     classes = _classes()
     names = sorted(classes)
@@ -57,7 +58,9 @@ def generated_texts(count: int, seed: int = 0, specials: tuple[str, ...] = ()) -
         if kind == 5:
             return random_.choice("0a.Z한ßǅ\u0301") * length
         if kind == 6:
-            return random_.choice((" ", "'", "\n", " '")) + random_.choice(("s", "t", "RE", "Ve", "LL", "d", "m", "x"))
+            return random_.choice((" ", "'", "\n", " '")) + random_.choice(
+                ("s", "t", "RE", "Ve", "LL", "d", "m", "x")
+            )
         return random_.choice(specials)
 
     return ["".join(piece() for _ in range(random_.randrange(1, 12))) for _ in range(count)]

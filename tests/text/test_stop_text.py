@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,10 +30,12 @@ def shown(pieces: list[str], stops: list[str]) -> tuple[list[str], bool]:
 
 
 @given(_letters, _stops, st.data())
-def test_any_cut_of_the_text_gives_what_the_oracle_gives(text: str, stops: list[str], data: st.DataObject) -> None:
+def test_any_cut_of_the_text_gives_what_the_oracle_gives(
+    text: str, stops: list[str], data: st.DataObject
+) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     bounds = [0, *cuts, len(text)]
-    pieces = [text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    pieces = [text[a:b] for a, b in pairwise(bounds)]
     out, stopped = shown(pieces, stops)
     assert ("".join(out), stopped) == oracle(text, stops)
 

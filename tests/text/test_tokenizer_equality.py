@@ -46,12 +46,16 @@ def write_vocabulary(path: Path, source: dict, *, pre: str) -> None:
     writer.close()
 
 
-def compare(local: LocalTokenizer, reference: Tokenizer, count: int, seed: int, specials: tuple[str, ...]) -> None:
+def compare(
+    local: LocalTokenizer, reference: Tokenizer, count: int, seed: int, specials: tuple[str, ...]
+) -> None:
     """Encode ``count`` generated strings with both; decode what came out."""
     for text in generated_texts(count, seed, specials):
         wanted = reference.encode(text, add_special_tokens=False).ids
         assert local.encode(text, add_special_tokens=False) == wanted, repr(text)
-        assert local.decode(wanted, skip_special_tokens=False) == reference.decode(wanted, skip_special_tokens=False)
+        assert local.decode(wanted, skip_special_tokens=False) == reference.decode(
+            wanted, skip_special_tokens=False
+        )
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +69,21 @@ def qwen3(qwen3_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 def test_qwen3_in_a_gguf_gives_the_ids_of_its_tokenizer_json(qwen3: tuple[LocalTokenizer, bytes]) -> None:
     local, data = qwen3
-    specials = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "<|im_start|>user\n", "<|im_")
+    specials = (
+        "<|im_start|>",
+        "<|im_end|>",
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "<|im_start|>user\n",
+        "<|im_",
+    )
     compare(local, Tokenizer.from_str(data.decode()), COUNT, 3, specials)
 
 
-def test_qwen3_tokenizer_json_read_by_rase_gives_the_ids_of_the_library(qwen3: tuple[LocalTokenizer, bytes]) -> None:
+def test_qwen3_tokenizer_json_read_by_rase_gives_the_ids_of_the_library(
+    qwen3: tuple[LocalTokenizer, bytes],
+) -> None:
     _, data = qwen3
     local = LocalTokenizer.from_json(data)
     compare(local, Tokenizer.from_str(data.decode()), COUNT // 2, 4, ("<|im_end|>", "<think>"))

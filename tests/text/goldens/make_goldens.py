@@ -5,7 +5,7 @@ Run in a throw-away environment (torch and transformers are no dependencies of r
     python -m venv /tmp/goldens && /tmp/goldens/bin/pip install torch transformers gguf sentencepiece
     /tmp/goldens/bin/python tests/text/goldens/make_goldens.py SMOLLM2.gguf GEMMA.gguf
 
-Made with transformers 5.24.0 and tokenizers 0.23.3. The texts are `generated_texts` of tests/support/texts.py.
+Made with transformers 5.24.0 and tokenizers 0.23.3, from the texts of tests/support/texts.py.
 """
 
 from __future__ import annotations
@@ -42,9 +42,12 @@ def main(smollm2: Path, gemma: Path) -> None:
     ):
         reference = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
         if name == "smollm2":
-            # That conversion does not know the pre-tokenizer "smollm"; this is the one of SmolLM2's tokenizer.json.
+            # That conversion does not know the pre-tokenizer "smollm"; this is the one of its tokenizer.json.
             reference.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-                [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+                [
+                    pre_tokenizers.Digits(individual_digits=True),
+                    pre_tokenizers.ByteLevel(add_prefix_space=False),
+                ]
             )
         texts = [*PROSE, *generated_texts(300, 11, specials)]
         ids = [reference(text, add_special_tokens=False)["input_ids"] for text in texts]
@@ -55,7 +58,9 @@ def main(smollm2: Path, gemma: Path) -> None:
                     "name": chat,
                     "messages": messages,
                     "add_generation_prompt": prompt,
-                    "text": reference.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt),
+                    "text": reference.apply_chat_template(
+                        messages, tokenize=False, add_generation_prompt=prompt
+                    ),
                     "ids": list(
                         reference.apply_chat_template(
                             messages, tokenize=True, add_generation_prompt=prompt, return_dict=True
