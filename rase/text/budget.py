@@ -14,7 +14,7 @@ __all__ = ["MAX_OUTPUT", "MAX_TEXT", "Budget", "OverBudget", "current", "spendin
 
 MAX_OUTPUT = 16 * 2**20  # characters of one rendered prompt, and of any one string on the way
 MAX_TEXT = 8 * MAX_OUTPUT  # characters of all strings that a rendering makes
-MAX_STEPS = 1_000_000  # loop rounds, calls, operations, elements of containers
+MAX_STEPS = 500_000  # loop rounds, calls, operations, elements of containers
 MAX_SECONDS = 1.0  # processor time of the rendering thread: a busy machine does not fail a good template
 
 

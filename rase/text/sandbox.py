@@ -229,7 +229,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         """``value[start:stop:step]``."""
         if isinstance(value, Undefined):
             return value[start:stop:step]
-        current().step(1 + (len(value) // 64 if isinstance(value, Sized) else 0))
+        current().step(1 + (len(value) // 256 if isinstance(value, Sized) else 0))
         return value[start:stop:step]
 
     def concatenated(self, parts: Iterable[Any]) -> str:

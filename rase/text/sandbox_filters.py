@@ -39,7 +39,7 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         budget = current()
         budget.step(
-            1 + sum(len(value) // 64 for value in args if isinstance(value, (str, list, tuple, dict)))
+            1 + sum(len(value) // 256 for value in args if isinstance(value, (str, list, tuple, dict)))
         )
         result = function(*args, **kwargs)
         if isinstance(result, types.GeneratorType):
@@ -62,7 +62,7 @@ def call_method(owner: Any, name: str, method: Callable[..., Any], args: tuple[A
     if not isinstance(owner, str):
         budget.step(1 + (len(owner) if name == "copy" else 0))
         return method(*args, **kwargs)
-    budget.step(1 + len(owner) // 64)
+    budget.step(1 + len(owner) // 256)
     if name == "join":
         return _join(args[0], owner)
     if name == "replace":
