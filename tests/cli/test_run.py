@@ -145,6 +145,11 @@ class Terminal:
         os.write(self.master, line.encode() + b"\n")
         return self.expect(answer) + self.expect(">>> ")
 
+    def interrupt(self) -> None:
+        """Press Ctrl-C, not faster than a person: input() misses one between its prompt and its wait."""
+        time.sleep(0.3)
+        self.process.send_signal(signal.SIGINT)
+
     def end(self) -> int:
         try:
             return self.process.wait(20)
@@ -192,14 +197,14 @@ def test_ctrl_d_leaves(terminal: Terminal) -> None:
 
 
 def test_ctrl_c_at_the_prompt(terminal: Terminal) -> None:
-    terminal.process.send_signal(signal.SIGINT)
+    terminal.interrupt()
     terminal.expect("Once more Ctrl-C")
     terminal.expect(">>> ")
     terminal.say("hi", "Helo\r\n")  # … which starts the count again
-    terminal.process.send_signal(signal.SIGINT)
+    terminal.interrupt()
     terminal.expect("Once more Ctrl-C")
     terminal.expect(">>> ")
-    terminal.process.send_signal(signal.SIGINT)
+    terminal.interrupt()
     assert terminal.end() == 130
 
 
@@ -209,7 +214,7 @@ def test_ctrl_c_in_an_answer_comes_back_to_the_prompt(rase: Rase, endless: Path,
     terminal.expect(">>> ")
     os.write(terminal.master, b"hi\n")
     terminal.expect("abab")
-    terminal.process.send_signal(signal.SIGINT)
+    terminal.interrupt()
     terminal.expect("(stopped)")
     terminal.expect(">>> ")
     os.write(terminal.master, b"/bye\n")
