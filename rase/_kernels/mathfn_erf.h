@@ -1,4 +1,4 @@
-/* erf: polynomials below 1, 1 - erfc(x) above. Part of mathfn.h, which see for the rules.
+/* erf: polynomials below 1.25, 1 - erfc(x) above. Part of mathfn.h, which see for the rules.
  *
  * Coefficients, highest power first, are printed by tests/support/fit_erf.py.
  */
@@ -7,8 +7,8 @@
 
 #include "mathfn.h"
 
-/* SMALL: erf(x)/x - 1 of x^2, x in [0, 0.5]. LOW, HIGH: erf(x) - erf(middle) of x - middle, x in 0.5..0.75..1.
- * NEAR, MIDDLE, FAR: exp(x^2) erfc(x) of x - middle, x in 1..1.75..3..6. */
+/* SMALL: erf(x)/x - 1 of x^2, x in [0, 0.5]. LOW, HIGH, ABOVE: erf(x) - erf(middle) of x - middle, x in
+ * 0.5..0.75..1..1.25. NEAR, MIDDLE, FAR: exp(x^2) erfc(x) of x - middle, x in 1.25..1.75..3..6. */
 /* absolute error below 2^-56 in erf */
 static const double RASE_ERF_SMALL[9] = {
     0x1.8b4b60851826bp-20, -0x1.f224dfc5409afp-17, 0x1.f98db34e8872ep-14, -0x1.c02d4f6e4921ap-11,
@@ -27,12 +27,18 @@ static const double RASE_ERF_HIGH[12] = {
     0x1.30ac215e3e32cp-6, -0x1.53bb4d1a8d5b4p-7, -0x1.1350f4b216313p-4, 0x1.cc60567dcb2f2p-4,
     0x1.7c9d756a11577p-4, -0x1.d62beb64e84b2p-2, 0x1.0cab61f084b93p-1, -0x1.1b028547d2be6p-55,
 };
+/* absolute error below 2^-58 in erf */
+static const double RASE_ERF_ABOVE[12] = {
+    -0x1.6e432174e4fb9p-13, 0x1.2c9625343c636p-10, -0x1.79bb2c79f597dp-12, -0x1.8b41d0bfe168ep-8,
+    0x1.3acc78f6568cfp-7, 0x1.fd1c6a0c1b1e0p-7, -0x1.f65d15f1f9ca6p-5, 0x1.ca5083176cd42p-6,
+    0x1.4cb3cf0aa0bd5p-3, -0x1.6ea6cf452e88bp-2, 0x1.45e99bcbb7915p-2, -0x1.867cb608e06bdp-57,
+};
 /* absolute error below 2^-59 in erf */
-static const double RASE_ERF_NEAR[15] = {
-    0x1.3b2983a079b26p-22, -0x1.129a2305a0655p-20, 0x1.bd61ff6ee142cp-19, -0x1.6eb842eeb4a55p-17,
-    0x1.254f64e4ed09bp-15, -0x1.c5fb77c3ce696p-14, 0x1.535f56eedefa9p-12, -0x1.e8ae66c4678e7p-11,
-    0x1.51ab9ffde7c5bp-9, -0x1.bdf24bce8165ap-8, 0x1.17eba60d3191bp-6, -0x1.4bcdb9d907789p-5,
-    0x1.701342cbcea7cp-4, -0x1.797a639d812a0p-3, 0x1.5f88f52f3c76bp-2,
+static const double RASE_ERF_NEAR[13] = {
+    0x1.1a08c8896bf14p-19, -0x1.dc49c2f844995p-18, 0x1.7f8de9cb9fdf7p-16, -0x1.30b6a2d341a15p-14,
+    0x1.d450aaf17fbb7p-13, -0x1.5b0acc4366bdap-11, 0x1.ee705e6b48548p-10, -0x1.513ed758d5596p-8,
+    0x1.b65944f351821p-7, -0x1.0dc51d2943b4fp-5, 0x1.37ea271bc54bbp-4, -0x1.4f1988444caf3p-3,
+    0x1.494daffa2ad68p-2,
 };
 /* absolute error below 2^-60 in erf */
 static const double RASE_ERF_MIDDLE[16] = {
@@ -59,13 +65,14 @@ static inline double rase_erf(double x) {
     double size = x < 0.0 ? -x : x, factor;
     if (!(size < 6.0)) return x != x ? x : x < 0.0 ? -1.0 : 1.0; /* erfc(6) < 2^-55 */
     if (size < 0.5) return x + x * rase_polynomial(RASE_ERF_SMALL, 9, x * x);
-    if (size < 1.0) {
-        double result = size < 0.75 ? 0x1.3f196dcd0f135p-1 + rase_polynomial(RASE_ERF_LOW, 12, size - 0.625)
-                                    : 0x1.91724951b8fc6p-1 + rase_polynomial(RASE_ERF_HIGH, 12, size - 0.875);
+    if (size < 1.25) {
+        double result = size < 0.75  ? 0x1.3f196dcd0f135p-1 + rase_polynomial(RASE_ERF_LOW, 12, size - 0.625)
+                        : size < 1.0 ? 0x1.91724951b8fc6p-1 + rase_polynomial(RASE_ERF_HIGH, 12, size - 0.875)
+                                     : 0x1.c6dad2829ec62p-1 + rase_polynomial(RASE_ERF_ABOVE, 12, size - 1.125);
         return x < 0.0 ? -result : result;
     }
     if (size < 1.75)
-        factor = rase_polynomial(RASE_ERF_NEAR, 15, size - 1.375);
+        factor = rase_polynomial(RASE_ERF_NEAR, 13, size - 1.5);
     else if (size < 3.0)
         factor = rase_polynomial(RASE_ERF_MIDDLE, 16, size - 2.375);
     else

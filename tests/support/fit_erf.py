@@ -13,9 +13,9 @@ mp.mp.dps = 60
 
 SMALL = ("SMALL", lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1, 0, 0.25, 8)  # of z = x^2, x in (0, 0.5]
 # erf(x) - erf(middle), the latter rounded to a double, of x - middle
-MIDDLES = [("LOW", 0.5, 0.75, 11), ("HIGH", 0.75, 1.0, 11)]
+MIDDLES = [("LOW", 0.5, 0.75, 11), ("HIGH", 0.75, 1.0, 11), ("ABOVE", 1.0, 1.25, 11)]
 # exp(x^2) erfc(x) of x - middle; the further out, the less of it reaches erf = 1 - erfc
-TAILS = [("NEAR", 1.0, 1.75, 14), ("MIDDLE", 1.75, 3.0, 15), ("FAR", 3.0, 6.0, 15)]
+TAILS = [("NEAR", 1.25, 1.75, 12), ("MIDDLE", 1.75, 3.0, 15), ("FAR", 3.0, 6.0, 15)]
 
 
 def fit(f: Callable[[mp.mpf], mp.mpf], low: float, high: float, degree: int) -> tuple[list[float], float]:
