@@ -1,8 +1,8 @@
 """exp, log, log1p, pow, sin, cos, tanh, erf over float64 arrays, and the rotary tables made with them.
 
-The same bits on every machine, below 1 ulp from the exact value (below 0.8 in the tests; erf is the least exact with
-0.77). All arrays are contiguous; ``out`` has the shape of the arguments and may be one of them. ValueError for
-lengths that differ.
+The same bits on every machine, below 1 ulp from the exact value (below 0.8 in the tests; erf is the least
+exact with 0.77). All arrays are contiguous; ``out`` has the shape of the arguments and may be one of them.
+ValueError for lengths that differ.
 """
 
 import numpy as np
