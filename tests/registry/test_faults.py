@@ -111,6 +111,9 @@ def test_bytes_are_durable_before_the_name_and_the_name_before_success(swept: tu
     assert len({path for _, path in steps[:4]}) == 1 and steps[4][1] == "manifests"
     if operation in ("take", "replace-taken"):
         moved = [name for name, path in trace].index("replace")
+        assert trace[moved - 1] == ("fsync", trace[moved][1]), (
+            "the weights are durable before they get their name"
+        )
         after_move = trace[moved + 1 :]
         assert after_move[0][0] == "fsync" and after_move[0][1].startswith("weights/")
 

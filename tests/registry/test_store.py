@@ -225,10 +225,11 @@ def test_a_broken_manifest_hides_no_other(
     shutil.copy(manifests / "b.toml", manifests / "e.toml")
     (manifests / "f.toml").write_bytes(b"#" * (1 << 21))
     (manifests / "g.toml").mkdir()
+    os.symlink("/dev/zero", manifests / "h.toml")
     (manifests / "README").write_text("not a manifest")
     with caplog.at_level(logging.WARNING):
         assert [manifest.id for manifest in registry.list()] == ["b", "c"]
-    for id in "adefg":
+    for id in "adefgh":
         assert f"model '{id}' is left out" in caplog.text
         with pytest.raises((errors.ManifestError, errors.StoreError)):
             registry.get(id)
