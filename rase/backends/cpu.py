@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rase import env, profiling
+from rase.backends import _fork
 from rase.backends._lowering import Lowering, page_layout, refuse_unknown
 from rase.backends._memory import Arena
 from rase.backends._threads import decode_threads, prefill_threads
@@ -89,7 +90,8 @@ class CpuBackend(Backend):
             else:
                 rows, cols = info.shape
                 placed[info.name] = arena.take(self.variant.packed_bytes(info.format.ggml_id, rows, cols))
-                self.variant.pack(info.format.ggml_id, data, rows, cols, placed[info.name], max(threads))
+                _fork.call(
+                    self.variant.pack, info.format.ggml_id, data, rows, cols, placed[info.name], max(threads))  # fmt: skip
         for rope in plan.ropes:
             if rope.factors is not None:
                 check_rope_factors(rope.factors, placed[rope.factors])
@@ -161,7 +163,7 @@ class CpuProgram(Program):
             if self._walker is None:
                 raise BackendError("this program is closed", hint="Load the model again.")
             batch.check(self)
-            return self._run(batch)
+            return _fork.call(self._run, batch)
         finally:
             self._busy.release()
 
