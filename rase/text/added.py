@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,6 @@ from rase.text.vocabulary import TokenKind
 __all__ = ["AddedToken", "AddedTokens", "Match"]
 
 _BLANKS_AFTER = re.compile(r"\s*")
-_WORD = re.compile(r"\w")
 _Node = dict[str, Any]  # a trie: next character -> node; the key "" marks the end of a token
 
 
@@ -85,7 +85,7 @@ class AddedTokens:
             return None
         token = self._by_text[found.group()]
         if token.single_word and (
-            (start > 0 and _WORD.match(text, start - 1)) or (end < len(text) and _WORD.match(text, end))
+            (start > 0 and _in_word(text[start - 1])) or (end < len(text) and _in_word(text[end]))
         ):
             return None
         if token.lstrip:
@@ -95,6 +95,20 @@ class AddedTokens:
             blanks = _BLANKS_AFTER.match(text, end)
             end = blanks.end() if blanks else end
         return Match(start, end, token.id)
+
+
+def _in_word(character: str) -> bool:
+    """Whether a character is a word character as the library sees it (UTS #18, annex C: \\w)."""
+    category = unicodedata.category(character)
+    return (
+        category[0] in "LM"
+        or category in ("Nd", "Nl", "Pc")
+        or character in "\u200c\u200d"
+        or (
+            category == "So"
+            and ("\u24b6" <= character <= "\u24e9" or "\U0001f130" <= character <= "\U0001f189")
+        )
+    )
 
 
 def _compile(texts: Iterable[str]) -> re.Pattern[str] | None:

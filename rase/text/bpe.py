@@ -16,6 +16,7 @@ from rase.text.core import (
     metadata_strings,
     token_kinds,
 )
+from rase.text.library import call
 from rase.text.vocabulary import TokenKind, Vocabulary, byte_level_piece
 
 __all__ = ["core_from_bpe"]
@@ -43,17 +44,21 @@ def core_from_bpe(metadata: Mapping[str, Any]) -> TokenizerCore:
     plain = {
         name: token
         for name, token in ids.items()
-        if kinds[token] == TokenKind.NORMAL or (kinds[token] == TokenKind.USER_DEFINED and name.isspace())
+        if (name and kinds[token] == TokenKind.NORMAL)
+        or (kinds[token] == TokenKind.USER_DEFINED and name.isspace())
     }
-    merges = _merges(metadata_strings(metadata, "merges"), ids, plain) if len(names) > 1 else []
-    tokenizer = Tokenizer(BPE(vocab=plain, merges=merges, ignore_merges=row.ignore_merges))
+    merges = _merges(metadata_strings(metadata, "merges"), ids, plain)
+    model = call("these merges do not work", lambda: BPE(plain, merges, ignore_merges=row.ignore_merges))
+    tokenizer = Tokenizer(model)
     if (normalizer := row.normalizer()) is not None:
         tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = row.pre_tokenizer()
     return core_from_parts(
         metadata,
         vocabulary,
-        lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
+        lambda text: call(
+            "the tokenizer failed on this text", lambda: tokenizer.encode(text, add_special_tokens=False).ids
+        ),
         default_add_bos=row.add_bos,
         strip_blank=False,
         defaults={},

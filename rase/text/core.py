@@ -38,7 +38,6 @@ class TokenizerCore:
     add_eos: bool
     end_ids: frozenset[int]
     strip_blank: bool  # the first blank of a text is the tokenizer's own, not the model's
-    unk_id: int | None = None
 
 
 def end_ids_by_name(vocabulary: Vocabulary) -> set[int]:
@@ -60,11 +59,14 @@ def metadata_id(metadata: Mapping[str, Any], name: str, size: int) -> int | None
     """The id under ``tokenizer.ggml.<name>``, or None; raises ``TokenizerError`` outside the vocabulary."""
     key = f"tokenizer.ggml.{name}"
     value = metadata.get(key)
-    if value is None or value == 0xFFFFFFFF:  # -1 in a uint32: how converters write "none"
+    if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
-        raise TokenizerError(f"{key} names no token", expected=f"an id below {size}", found=repr(value))
-    return value
+    number = value if isinstance(value, int) and not isinstance(value, bool) else -1
+    if number == 0xFFFFFFFF:  # -1 in a uint32: how converters write "none"
+        return None
+    if not 0 <= number < size:
+        raise TokenizerError(f"{key} names no token", expected=f"an id below {size}", found=repr(value)[:80])
+    return number
 
 
 def metadata_flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:
@@ -72,7 +74,7 @@ def metadata_flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool
     key = f"tokenizer.ggml.{name}"
     value = metadata.get(key, default)
     if not isinstance(value, bool):
-        raise TokenizerError(f"{key} is not a flag", expected="true or false", found=repr(value))
+        raise TokenizerError(f"{key} is not a flag", expected="true or false", found=repr(value)[:80])
     return value
 
 
@@ -94,12 +96,16 @@ def metadata_numbers(metadata: Mapping[str, Any], name: str, size: int) -> list[
     value = metadata.get(f"tokenizer.ggml.{name}")
     if value is None:
         return None
-    numbers = value.tolist() if hasattr(value, "tolist") else list(value) if isinstance(value, list) else None
-    if numbers is None or len(numbers) < size:
+    numbers = value.tolist() if hasattr(value, "tolist") else value
+    if (
+        not isinstance(numbers, list)
+        or len(numbers) < size
+        or not all(isinstance(number, (int, float)) for number in numbers)
+    ):
         raise TokenizerError(
             f"tokenizer.ggml.{name} does not cover the vocabulary",
             expected=f"{size} numbers",
-            found=type(value).__name__ if numbers is None else len(numbers),
+            found=len(numbers) if isinstance(numbers, list) else type(value).__name__,
         )
     return numbers[:size]
 
@@ -174,5 +180,4 @@ def core_from_parts(
         add_eos=eos is not None and metadata_flag(metadata, "add_eos_token", False),
         end_ids=frozenset(declared | end_ids_by_name(vocabulary)),
         strip_blank=strip_blank,
-        unk_id=special("unknown_token_id"),
     )

@@ -9,6 +9,7 @@ from typing import Any
 from rase.errors import TokenizerError
 from rase.text.added import AddedToken
 from rase.text.core import Encode, TokenizerCore, end_ids_by_name
+from rase.text.library import call
 from rase.text.vocabulary import TokenKind, Vocabulary, byte_level_piece, fallback_byte
 
 __all__ = ["core_from_json"]
@@ -22,15 +23,17 @@ def core_from_json(data: bytes) -> TokenizerCore:
     """
     from tokenizers import Tokenizer
 
-    try:
-        full = Tokenizer.from_str(data.decode("utf-8"))
-    except Exception as error:  # the library raises plain Exception
-        raise TokenizerError(
-            "this is not a tokenizer.json that the tokenizers library reads", found=_short(error)
-        ) from None
+    full = call(
+        "this is not a tokenizer.json that the tokenizers library reads",
+        lambda: Tokenizer.from_str(data.decode("utf-8")),
+    )
     added = full.get_added_tokens_decoder()
-    ids = {name: token for name, token in full.get_vocab(with_added_tokens=True).items() if token < 2**31}
+    ids = full.get_vocab(with_added_tokens=True)
     size = max(ids.values(), default=-1) + 1
+    if size > 2 * len(ids) + 65_536:  # real files have few holes; a single wild id must not cost memory
+        raise TokenizerError(
+            "the ids of this tokenizer.json have holes", expected=f"about {len(ids)}", found=size
+        )
     names, kinds = [""] * size, bytearray(size)
     piece_of, strip_blank = _decoder(full)
     pieces = [b""] * size
@@ -70,7 +73,9 @@ def _plain_encoders(full: Any) -> tuple[Encode, Encode]:
             tokenizer.normalizer = full.normalizer
         if pre_tokenizer is not None:
             tokenizer.pre_tokenizer = pre_tokenizer
-        return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+        return lambda text: call(
+            "the tokenizer failed on this text", lambda: tokenizer.encode(text, add_special_tokens=False).ids
+        )
 
     pre_tokenizer = full.pre_tokenizer
     first = plain(pre_tokenizer)
@@ -89,8 +94,10 @@ def _plain_encoders(full: Any) -> tuple[Encode, Encode]:
 
 def _special_ids(full: Any) -> tuple[list[int], list[int]]:
     """The ids that the file's post-processor puts before and after a text."""
-    bare = full.encode("a", add_special_tokens=False).ids
-    whole = full.encode("a", add_special_tokens=True).ids
+    bare, whole = call(
+        "this tokenizer.json cannot encode",
+        lambda: [full.encode("a", add_special_tokens=special).ids for special in (False, True)],
+    )
     for start in range(len(whole) - len(bare) + 1):
         if whole[start : start + len(bare)] == bare:
             return whole[:start], whole[start + len(bare) :]

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from rase.errors import TokenizerError
-
 __all__ = ["Kind", "Segment", "join_segments"]
 
 Kind = Literal["markup", "text", "assistant"]
@@ -28,9 +26,7 @@ class Segment:
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
-            raise TokenizerError(
-                "unknown kind of prompt segment", expected=sorted(_KINDS), found=repr(self.kind)
-            )
+            raise ValueError(f"unknown kind of segment: {self.kind!r}")
 
 
 def join_segments(segments: Iterable[Segment]) -> list[Segment]:

@@ -17,6 +17,7 @@ from rase.text.core import (
     metadata_strings,
     token_kinds,
 )
+from rase.text.library import call
 from rase.text.vocabulary import TokenKind, Vocabulary, fallback_byte
 
 __all__ = ["core_from_spm"]
@@ -47,7 +48,7 @@ def core_from_spm(metadata: Mapping[str, Any]) -> TokenizerCore:
     )
     unk = metadata_id(metadata, "unknown_token_id", len(names))
     unk = defaults.get("unknown_token_id") if unk is None else unk
-    normal = {name: token for name, token in ids.items() if kinds[token] == TokenKind.NORMAL}
+    normal = {name: token for name, token in ids.items() if name and kinds[token] == TokenKind.NORMAL}
     byte_tokens = {name: token for name, token in ids.items() if kinds[token] == TokenKind.BYTE}
     unknown = {names[unk]: unk} if unk is not None else {}
     tokenizer = Tokenizer(
@@ -65,7 +66,9 @@ def core_from_spm(metadata: Mapping[str, Any]) -> TokenizerCore:
     return core_from_parts(
         metadata,
         vocabulary,
-        lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
+        lambda text: call(
+            "the tokenizer failed on this text", lambda: tokenizer.encode(text, add_special_tokens=False).ids
+        ),
         default_add_bos=True,
         strip_blank=prefix,
         defaults=defaults,

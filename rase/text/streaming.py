@@ -31,7 +31,7 @@ class TokenStream:
     def push(self, token: int) -> str:
         """Return the characters that ``token`` completes, possibly none.
 
-        Raises ``TokenizerError`` for an id outside the vocabulary.
+        Raises ``InvalidRequest`` for an id outside the vocabulary.
         """
         self._vocabulary.check(token)
         if self._skip and self._vocabulary.is_control(token):

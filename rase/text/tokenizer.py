@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rase.errors import ModelFileNotFound, TokenizerError
+from rase.errors import InvalidRequest, ModelFileNotFound, TokenizerError
 from rase.text.added import AddedTokens
 from rase.text.core import SPECIAL_IDS, TokenizerCore, metadata_flag, metadata_id
 from rase.text.segments import Segment, join_segments
@@ -61,7 +61,8 @@ class LocalTokenizer:
 
         Raises ``TokenizerError`` for a vocabulary or pre-tokenizer that is not supported, naming it.
         """
-        model = metadata.get("tokenizer.ggml.model")
+        value = metadata.get("tokenizer.ggml.model")
+        model = value if isinstance(value, str) else None
         if model == "gpt2":
             from rase.text.bpe import core_from_bpe as build
         elif model == "llama":
@@ -70,7 +71,7 @@ class LocalTokenizer:
             raise TokenizerError(
                 "this file's kind of vocabulary (tokenizer.ggml.model) is not supported",
                 expected="'gpt2' (byte-level BPE) or 'llama' (SentencePiece)",
-                found="no such key" if model is None else repr(model),
+                found="no such key" if value is None else repr(value)[:80],
                 hint="Attach the model's own: rase model attach-tokenizer ID --tokenizer tokenizer.json",
             )
         return cls(build(metadata))
@@ -139,7 +140,7 @@ class LocalTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text that a ``stream`` of ``ids`` gives. Raises ``TokenizerError`` for an unknown id."""
+        """The text that a ``stream`` of ``ids`` gives. Raises ``InvalidRequest`` for an unknown id."""
         stream = self.stream(skip_special_tokens)
         parts = [stream.push(token) for token in ids]
         return "".join(parts) + stream.flush()
@@ -155,7 +156,7 @@ class LocalTokenizer:
         return self.piece_bytes(token).decode("utf-8", "replace")
 
     def piece_bytes(self, token: int) -> bytes:
-        """The bytes that one token stands for. Raises ``TokenizerError`` for an unknown id."""
+        """The bytes that one token stands for. Raises ``InvalidRequest`` for an unknown id."""
         return self._core.vocabulary.pieces[self._core.vocabulary.check(token)]
 
     def token_to_id(self, token: str) -> int | None:
@@ -191,7 +192,7 @@ def _refuse_surrogates(text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise TokenizerError(
+        raise InvalidRequest(
             "the text is not valid Unicode",
             expected="no lone surrogates",
             found=f"U+{ord(text[error.start]):04X}",

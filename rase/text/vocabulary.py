@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 
-from rase.errors import TokenizerError
+from rase.errors import InvalidRequest
 
 __all__ = ["TokenKind", "Vocabulary", "byte_alphabet", "byte_level_piece", "fallback_byte"]
 
@@ -41,9 +41,9 @@ class Vocabulary:
         return self.kinds[token] in (TokenKind.CONTROL, TokenKind.UNKNOWN)
 
     def check(self, token: int) -> int:
-        """Return ``token``, or raise ``TokenizerError`` when no token has this id."""
+        """Return ``token``, or raise ``InvalidRequest`` when no token has this id."""
         if not 0 <= token < len(self.kinds) or self.kinds[token] == TokenKind.ABSENT:
-            raise TokenizerError(
+            raise InvalidRequest(
                 "a token id that is not in the vocabulary",
                 expected=f"0 to {len(self.kinds) - 1}",
                 found=token,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from rase.errors import TokenizerError
+from rase.errors import InvalidRequest
 from rase.text.tokenizer import LocalTokenizer
 from tests.support.toy_tokenizers import toy_bpe, toy_spm
 
@@ -75,10 +75,10 @@ def test_txt_3_separators_and_quotes_come_out_exact() -> None:
 
 @pytest.mark.parametrize("token", [-1, len(BPE), 2**40])
 def test_ids_outside_the_vocabulary_are_refused(token: int) -> None:
-    with pytest.raises(TokenizerError, match="not in the vocabulary"):
+    with pytest.raises(InvalidRequest, match="not in the vocabulary"):
         LOCAL_BPE.decode([token])
 
 
 def test_lone_surrogates_are_refused() -> None:
-    with pytest.raises(TokenizerError, match="U\\+D800"):
+    with pytest.raises(InvalidRequest, match="U\\+D800"):
         LOCAL_BPE.encode("a\ud800")
