@@ -1,0 +1,99 @@
+"""``serve`` as a process: what it prints, ports, addresses, and the stock client against a real model."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shlex
+from pathlib import Path
+
+import openai
+import pytest
+
+from rase.errors import InvalidSetting
+from rase.loading import open_store
+from rase.server.serve import bind
+from tests.support import toys
+from tests.support.http_process import serving
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("serve")
+    words = toys.toy_bpe(pieces=["one ", "two "])
+    path = toys.chain(folder, ["one ", "two "], tokenizer=words)
+    open_store(folder / "store").import_local("chain", path)
+    return folder / "store"
+
+
+def test_port_0_prints_the_real_address_and_a_line_that_works(store: Path) -> None:
+    with serving(store) as server:
+        assert server.port > 0
+        text = "".join(server.stderr)
+        assert f"rase serves 1 model at {server.url}/v1" in text
+        (line,) = [line for line in server.stderr if line.startswith("try: ")]
+        words = shlex.split(line.removeprefix("try: "))
+        assert words[0] == "curl" and words[2] == f"{server.url}/v1/chat/completions"
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        header = words[words.index("-H") + 1].split(": ")
+        connection.request("POST", "/v1/chat/completions", words[words.index("-d") + 1], dict([header]))
+        answer = json.loads(connection.getresponse().read())
+        assert answer["choices"][0]["message"]["role"] == "assistant"
+        connection.close()
+        assert not [line for line in server.stderr if "can reach this address" in line]
+    assert [
+        line for line in server.stderr if '"POST" "/v1/chat/completions" 200' in line and "prompt=" in line
+    ]
+
+
+def test_a_busy_port_is_one_clear_error(store: Path) -> None:
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            InvalidSetting, match=rf"127.0.0.1 port {port}: found the port is in use.*--port 0"
+        ):
+            bind("127.0.0.1", port)
+        with serving(store, port=port) as server:
+            assert server.ended() == 1
+            assert "InvalidSetting" in "".join(server.stderr)
+
+
+@pytest.mark.parametrize(("host", "port"), [
+    ("127.0.0.1", 70000), ("127.0.0.1", -1), ("no such host.invalid", 0), ("192.0.2.1", 0), ("x" * 300, 0),
+])  # fmt: skip
+def test_addresses_that_cannot_be_used(host: str, port: int) -> None:
+    with pytest.raises(InvalidSetting):
+        bind(host, port)
+
+
+def test_an_address_for_everyone_is_pointed_out(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from rase.server.serve import _announce
+
+    with bind("0.0.0.0", 0) as sock:
+        _announce("http://0.0.0.0:1", open_store(store), sock)
+    assert "other machines can reach this address" in capsys.readouterr().err
+    with bind("127.0.0.1", 0) as sock:
+        _announce("http://127.0.0.1:1", open_store(store.parent / "empty"), sock)
+    assert "No model is registered yet" in capsys.readouterr().err
+
+
+def test_the_openai_client_chats_with_a_real_model(smollm2: Path, tmp_path: Path) -> None:
+    from rase.backends import names
+
+    if "cpu" not in names():
+        pytest.skip("the kernels are not built")
+    open_store(tmp_path / "store").import_local("smollm2", smollm2)
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    with (
+        serving(tmp_path / "store", step=0) as server,
+        openai.OpenAI(base_url=server.url + "/v1", api_key="unused", timeout=60) as client,
+    ):
+        answer = client.chat.completions.create(
+            model="smollm2", messages=messages, temperature=0, max_tokens=32
+        )
+        stream = client.chat.completions.create(
+            model="smollm2", messages=messages, temperature=0, max_tokens=32, stream=True
+        )
+        streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    text = answer.choices[0].message.content
+    assert text == streamed and "Paris" in text and answer.choices[0].finish_reason == "stop"
