@@ -19,7 +19,7 @@ from rase.server import create_app
 from rase.server.serve import bind
 from rase.session_cache import SessionCache
 from tests.support import toys
-from tests.support.http_server import chat_body, device, stream_events, wait_until
+from tests.support.http_server import chat_body, stream_events, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +36,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Sessio
     async def home(request: Any) -> PlainTextResponse:
         return PlainTextResponse("host")
 
-    app = Starlette(
-        routes=[Route("/", home), Mount("/llm", create_app(folder / "store", cache, device=device()))]
-    )
+    app = Starlette(routes=[Route("/", home), Mount("/llm", create_app(folder / "store", cache))])
     sock = bind("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)

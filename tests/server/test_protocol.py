@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -204,18 +204,25 @@ def test_garbage_behind_a_stream_does_not_break_it(quick: RunningServer) -> None
     alive(quick)
 
 
-def test_a_client_that_takes_nothing_is_cut_off(tmp_path: Path, quick: RunningServer) -> None:
+def test_a_client_that_takes_nothing_is_cut_off(
+    quick: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Small windows on both sides, many pipelined answers: the server's buffer fills and stays full."""
+    real = GuardedProtocol.connection_made
+
+    def connection_made(self: GuardedProtocol, transport: Any) -> None:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        real(self, transport)
+
+    monkeypatch.setattr(GuardedProtocol, "connection_made", connection_made)
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        sock.settimeout(TIMEOUT)
+        sock.settimeout(0.2)
         sock.connect(("127.0.0.1", quick.port))
-        request = GET.replace(b"/health", b"/v1/models") + b"\r\n"
         start, closed = time.monotonic(), False
         while time.monotonic() - start < TIMEOUT and not closed:
             try:
-                sock.settimeout(0.2)
-                sock.sendall(request * 200)
+                sock.sendall((GET + b"\r\n") * 1000)
             except (TimeoutError, OSError) as error:
                 closed = not isinstance(error, TimeoutError)
         assert closed

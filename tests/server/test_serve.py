@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import shlex
+import signal
 from pathlib import Path
 
 import openai
@@ -77,23 +78,23 @@ def test_an_address_for_everyone_is_pointed_out(store: Path, capsys: pytest.Capt
     assert "No model is registered yet" in capsys.readouterr().err
 
 
-def test_the_openai_client_chats_with_a_real_model(smollm2: Path, tmp_path: Path) -> None:
-    from rase.backends import names
-
-    if "cpu" not in names():
-        pytest.skip("the kernels are not built")
-    open_store(tmp_path / "store").import_local("smollm2", smollm2)
-    messages = [{"role": "user", "content": "What is the capital of France?"}]
+def test_the_openai_client_chats_with_a_real_model_of_the_command_line(smollm2: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    open_store(store).import_local("smollm2", smollm2)
+    command = ["-m", "rase", "serve", "--store", str(store), "--port", "0"]
+    fields = {
+        "model": "smollm2", "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "temperature": 0, "max_tokens": 16,
+    }  # fmt: skip
     with (
-        serving(tmp_path / "store", step=0) as server,
+        serving(store, command=command) as server,
         openai.OpenAI(base_url=server.url + "/v1", api_key="unused", timeout=60) as client,
     ):
-        answer = client.chat.completions.create(
-            model="smollm2", messages=messages, temperature=0, max_tokens=32
-        )
-        stream = client.chat.completions.create(
-            model="smollm2", messages=messages, temperature=0, max_tokens=32, stream=True
-        )
-        streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        answer = client.chat.completions.create(**fields)
+        streamed = list(client.chat.completions.create(**fields, stream=True))
+        server.process.send_signal(signal.SIGTERM)
+        assert server.ended() == 0
     text = answer.choices[0].message.content
-    assert text == streamed and "Paris" in text and answer.choices[0].finish_reason == "stop"
+    assert text and text == "".join(chunk.choices[0].delta.content or "" for chunk in streamed)
+    assert answer.usage.prompt_tokens == 37 and 0 < answer.usage.completion_tokens <= 16
+    assert {chunk.system_fingerprint for chunk in streamed} == {answer.system_fingerprint}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import os
+import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.support.http_server import wait_until
@@ -18,8 +18,6 @@ __all__ = ["ServerProcess", "serving"]
 # The brake makes every token take 10 ms, so that a stream lasts as long as a test needs.
 _CODE = """
 import sys, time
-from rase.backends import names
-from rase.device import RuntimeDevice
 from rase.server import runner
 from rase.server.serve import serve
 
@@ -27,25 +25,34 @@ real = runner.run
 def run(session, prepared, on_piece, cancelled):
     return real(session, prepared, on_piece, lambda: (time.sleep({step}), cancelled())[1])
 runner.run = run
-device = RuntimeDevice("cpu", "cpu" if "cpu" in names() else "reference")
-sys.exit(serve({store!r}, port={port}, drain_s={drain_s}, device=device, on_ready=lambda url: print(url,
-flush=True)))
+sys.exit(serve({store!r}, port={port}, drain_s={drain_s}))
 """
 
 
 class ServerProcess:
-    """A running ``serve``; ``stderr`` grows as it writes."""
+    """A running server; ``stderr`` grows as it writes. ``port`` is 0 when it ended before it was ready."""
 
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
-        self.process, self.url = process, url
-        self.port = int(url.rsplit(":", 1)[1]) if url else 0
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
         self.stderr: list[str] = []
+        self.url, self.port = "", 0
+        self._announced = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        self._announced.wait(60)
+        if self.port:
+            wait_until(lambda: self.healthy() or process.poll() is not None)
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        self.stderr.extend(iter(self.process.stderr.readline, ""))
+        for line in iter(self.process.stderr.readline, ""):
+            self.stderr.append(line)
+            found = re.match(r"rase serves \d+ models? at (http://\S+:(\d+))/v1", line)
+            if found:
+                self.url, self.port = found[1], int(found[2])
+            elif self.url:
+                self._announced.set()  # with the line after it, the one to try
+        self._announced.set()
 
     def ended(self, seconds: float = 20) -> int:
         """The exit status; fails when the process still runs after ``seconds``."""
@@ -66,27 +73,25 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def serving(
-    store: Path, *, drain_s: float = 1.0, port: int = 0, step: float = 0.01
+    store: Path,
+    *,
+    drain_s: float = 1.0,
+    port: int = 0,
+    step: float = 0.01,
+    command: Sequence[str] | None = None,
 ) -> Iterator[ServerProcess]:
-    """Serve ``store`` until the block ends; the process never outlives it."""
+    """Serve ``store`` until the block ends; the process never outlives it.
+
+    ``command`` are arguments of the interpreter instead of a script that calls ``serve`` with the brake on.
+    """
     code = _CODE.format(store=str(store), port=port, drain_s=drain_s, step=step)
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    arguments = ["-c", code] if command is None else list(command)
     process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
+        [sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout is not None
-        server = ServerProcess(process, process.stdout.readline().strip())
-        if server.url:
-            wait_until(server.healthy)
-        yield server
+        yield ServerProcess(process)
     finally:
         if process.poll() is None:
             process.kill()
         process.wait(10)
-        assert process.stdout is not None
-        process.stdout.close()

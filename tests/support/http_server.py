@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rase.backends import names
-from rase.device import RuntimeDevice
 from rase.registry import ModelRegistry
 from rase.server.access import LOGGER, SingleLineFormatter
 from rase.server.app import create_app
@@ -160,7 +158,7 @@ def running(
     registry = ModelRegistry.open(folder / "store")
     for name, path in models.items():
         registry.import_local(name, path)
-    options = {"cache": SessionCache(), "device": device(), **options}
+    options = {"cache": SessionCache(), **options}
     app = create_app(registry, drain_s=drain_s, **options)
     sock = bind("127.0.0.1", 0)
     server = Server(app, drain_s=drain_s)
@@ -182,11 +180,6 @@ def running(
         logging.getLogger("uvicorn.error").removeHandler(handler)
         sock.close()
     assert not thread.is_alive(), "the server did not end"
-
-
-def device() -> RuntimeDevice:
-    """The cpu backend, or the reference where its kernels are not built."""
-    return RuntimeDevice("cpu", "cpu" if "cpu" in names() else "reference")
 
 
 class _ListHandler(logging.Handler):
