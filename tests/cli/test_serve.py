@@ -1,0 +1,38 @@
+"""``rase serve``: listens where it says, lists the store's models, and ends with Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Rase
+from tests.cli.test_run import Reader
+
+pytest.importorskip("uvicorn")
+
+
+def test_serve(rase: Rase, hello: Path, command: list[str]) -> None:
+    rase("model", "import", hello)
+    with subprocess.Popen(
+        [*command, "serve", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        reader = Reader(process.stderr.fileno())
+        found = re.search(r"http://127\.0\.0\.1:\d+", reader.until("/v1"))
+        assert found is not None
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(found[0] + "/v1/models", timeout=30) as reply:
+            assert [model["id"] for model in json.load(reply)["data"]] == ["hello"]
+        busy = found[0].rsplit(":", 1)[1]
+        result = rase("serve", "--port", busy)
+        assert result.code == 2 and "in use" in result.err and result.err.count("\n") == 1
+        process.send_signal(signal.SIGINT)
+        out = process.stdout.read()
+        process.wait(30)
+    assert process.returncode == 0 and out == b""
