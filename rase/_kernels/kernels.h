@@ -13,14 +13,17 @@
 
 enum { RASE_PAGE_TOKENS = 32, RASE_CHUNK = 256, RASE_MAX_FORMAT = 64 };
 
-/* What a format multiplies with: float32, or int8 in blocks of 32 (legacy formats) or 256 (K-quants). */
-enum { RASE_ACT_F32 = 0, RASE_ACT_Q8_32 = 1, RASE_ACT_Q8_256 = 2, RASE_ACT_KINDS = 3 };
+/* What a format multiplies with: float32, or two int8 halves in blocks of 32 (legacy formats) or 256 (K-quants). */
+enum { RASE_ACT_F32 = 0, RASE_ACT_Q16_32 = 1, RASE_ACT_Q16_256 = 2, RASE_HALF = 254, RASE_ACT_KINDS = 3 };
 
 /* Activations of `m` rows of depth `cols`; only the members of one kind are used.
- * Q8_32 : x[32b + i] ~ d[b] * q[32b + i],  q in [-127, 127], d = amax / 127, sums[b] = sum of the 32 q,
- *         dsums[b] = d[b] * (float)sums[b] rounded once.
- * Q8_256: the same with blocks of 256; sums[g] = sum of the 16 q of group g (16 groups per block); no dsums.
- * Rows are dense: q (m, cols); d and dsums (m, cols / block); sums (m, cols / 32) or (m, cols / 16); f32 (m, stride). */
+ *
+ * A quantized activation has 16 bits in two int8 halves, so that it costs two integer dot steps and almost no accuracy:
+ * x ~ d * (254 * high + low), high and low in [-127, 127], d = amax / 32384 (32384 = 254 * 127 + 126: one more would round to 128 * 254).
+ * Q16_32 : blocks of 32; sums = sum of the 32 values of a half; dsums = d * (float)(254 * sum of high + sum of low).
+ * Q16_256: blocks of 256; sums = sum of 16 values of a half (16 groups per block); no dsums.
+ * Layout: q (m, 2, cols) with the high half first; sums (m, 2, cols / 32 or cols / 16); d and dsums (m, cols / block);
+ * f32 (m, stride). */
 typedef struct {
     const float *f32;
     int64_t f32_stride; /* elements between rows of f32 */
@@ -70,7 +73,7 @@ typedef struct {
     int rows_per_group; /* R */
     const rase_format *formats[RASE_MAX_FORMAT]; /* by ggml type number; NULL where unsupported */
 
-    /* Quantize one row x (cols,): q (cols,), d (cols/block,), sums, dsums as in rase_act. */
+    /* Quantize one row x (cols,): q (2, cols), d (cols/block,), sums (2, ...), dsums as in rase_act. */
     void (*quantize_32)(const float *x, int64_t cols, int8_t *q, float *d, int32_t *sums, float *dsums);
     void (*quantize_256)(const float *x, int64_t cols, int8_t *q, float *d, int32_t *sums);
 

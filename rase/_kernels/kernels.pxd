@@ -6,8 +6,8 @@ cdef extern from "kernels.h" nogil:
         RASE_PAGE_TOKENS
         RASE_MAX_FORMAT
         RASE_ACT_F32
-        RASE_ACT_Q8_32
-        RASE_ACT_Q8_256
+        RASE_ACT_Q16_32
+        RASE_ACT_Q16_256
         RASE_ACT_KINDS
 
     ctypedef struct rase_act:

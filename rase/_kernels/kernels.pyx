@@ -80,8 +80,8 @@ cdef class Variant:
         return (rows + r - 1) // r * self.format(format_id).group_bytes(cols)
 
     def activation_kind(self, int format_id):
-        """'f32', 'q8_32' or 'q8_256': what the format's integer path multiplies with."""
-        return ("f32", "q8_32", "q8_256")[self.format(format_id).act]
+        """'f32', 'q16_32' or 'q16_256': what the format's integer path multiplies with."""
+        return ("f32", "q16_32", "q16_256")[self.format(format_id).act]
 
     def pack(self, int format_id, const uint8_t[::1] data, int64_t rows, int64_t cols, uint8_t[::1] out, int threads=1):
         """Pack the file bytes of a (rows, cols) matrix into ``out`` (``packed_bytes`` long, 64-byte aligned)."""
@@ -129,19 +129,20 @@ cdef class Variant:
         cdef rase_act act
         cdef int64_t block = fmt.block, sums = 1
         act.f32, act.f32_stride, act.q, act.d, act.dsums, act.sums = &x[0, 0], cols, NULL, NULL, NULL, NULL
-        cdef int8_t *q = <int8_t *>malloc(m * cols + 64)
+        cdef int8_t *q = <int8_t *>malloc(2 * m * cols + 64)
         cdef float *d = <float *>malloc(4 * m * cols)
         cdef float *dsums = <float *>malloc(4 * m * cols)
-        cdef int32_t *s = <int32_t *>malloc(4 * m * cols)
+        cdef int32_t *s = <int32_t *>malloc(8 * m * cols)
         if q == NULL or d == NULL or dsums == NULL or s == NULL:
             free(q); free(d); free(dsums); free(s)
             raise MemoryError
-        if fmt.act == RASE_ACT_Q8_32:
+        if fmt.act == RASE_ACT_Q16_32:
             for i in range(m):
-                self.table.quantize_32(&x[i, 0], cols, q + i * cols, d + i * (cols // 32), s + i * (cols // 32), dsums + i * (cols // 32))
-        elif fmt.act == RASE_ACT_Q8_256:
+                self.table.quantize_32(&x[i, 0], cols, q + 2 * i * cols, d + i * (cols // 32), s + 2 * i * (cols // 32),
+                                       dsums + i * (cols // 32))
+        elif fmt.act == RASE_ACT_Q16_256:
             for i in range(m):
-                self.table.quantize_256(&x[i, 0], cols, q + i * cols, d + i * (cols // 256), s + i * (cols // 16))
+                self.table.quantize_256(&x[i, 0], cols, q + 2 * i * cols, d + i * (cols // 256), s + 2 * i * (cols // 16))
         act.q, act.d, act.dsums, act.sums = q, d, dsums, s
         with nogil:
             fmt.dot(&packed[0] + first_group * group_bytes, last_group - first_group, cols, &act, 0, m,
@@ -149,9 +150,9 @@ cdef class Variant:
         free(q); free(d); free(dsums); free(s)
 
     def quantize(self, str kind, const float[::1] x, int8_t[::1] q, float[::1] d, int32_t[::1] sums, float[::1] dsums):
-        """Quantize one row; array sizes as in kernels.h (``dsums`` is only written for q8_32)."""
-        cdef int64_t n = x.shape[0], block = 32 if kind == "q8_32" else 256, group = 32 if kind == "q8_32" else 16
-        if n % block or q.shape[0] != n or d.shape[0] != n // block or sums.shape[0] != n // group:
+        """Quantize one row; array sizes as in kernels.h (``dsums`` is only written for q16_32)."""
+        cdef int64_t n = x.shape[0], block = 32 if kind == "q16_32" else 256, group = 32 if kind == "q16_32" else 16
+        if n % block or q.shape[0] != 2 * n or d.shape[0] != n // block or sums.shape[0] != 2 * n // group:
             raise ValueError("sizes do not fit")
         if block == 32:
             self.table.quantize_32(&x[0], n, &q[0], &d[0], &sums[0], &dsums[0])

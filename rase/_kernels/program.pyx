@@ -13,7 +13,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from rase._kernels.kernels cimport (
-    RASE_ACT_Q8_32, RASE_PAGE_TOKENS, Variant, rase_act, rase_attention_task, rase_format, rase_kernels,
+    RASE_ACT_Q16_32, RASE_PAGE_TOKENS, Variant, rase_act, rase_attention_task, rase_format, rase_kernels,
 )
 
 cdef extern from "barrier.h" nogil:
@@ -145,7 +145,7 @@ cdef class Walker:
         free(self.tables)
 
     def add_act(self, int kind, int64_t cols, q, d, sums, dsums):
-        """A buffer of quantized activations, (max_rows, cols) as in kernels.h; returns its index."""
+        """A buffer of quantized activations for max_rows rows, laid out as in kernels.h; returns its index."""
         self.acts = <Act *>realloc(self.acts, (self.n_acts + 1) * sizeof(Act))
         if self.acts == NULL:
             raise MemoryError
@@ -323,10 +323,11 @@ cdef class Walker:
         cdef int64_t n = act.cols
         if not step.integer and row >= self.n_generated:
             return
-        if act.kind == RASE_ACT_Q8_32:
-            self.k.quantize_32(x, n, act.q + row * n, act.d + row * (n // 32), act.sums + row * (n // 32), act.dsums + row * (n // 32))
+        if act.kind == RASE_ACT_Q16_32:
+            self.k.quantize_32(x, n, act.q + 2 * row * n, act.d + row * (n // 32), act.sums + 2 * row * (n // 32),
+                               act.dsums + row * (n // 32))
         else:
-            self.k.quantize_256(x, n, act.q + row * n, act.d + row * (n // 256), act.sums + row * (n // 16))
+            self.k.quantize_256(x, n, act.q + 2 * row * n, act.d + row * (n // 256), act.sums + 2 * row * (n // 16))
 
     cdef void store(self, Step *step, const float *key, const float *value, int64_t row) noexcept nogil:
         """K and V of one token to its page: per KV head (32, padded head_dim) float16, K of all heads, then V."""

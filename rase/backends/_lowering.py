@@ -15,7 +15,7 @@ from rase.graph.ops import Graph, Rope, Value
 
 __all__ = ["Lowering", "head_stride", "page_layout", "refuse_unknown"]
 
-KINDS = {"f32": 0, "q8_32": 1, "q8_256": 2}
+KINDS = {"f32": 0, "q16_32": 1, "q16_256": 2}
 _ROW_LOCAL, _OUTPUT_SPLIT, _HEAD_SPLIT = "row", "output", "head"
 
 
@@ -90,7 +90,7 @@ class Buffers:
 class Lowering:
     """The steps of ``graph`` as ``(kind, fields)``; buffers are named by slot until ``emit`` gives them addresses.
 
-    ``formats`` maps a matrix's name to its format number, ``act_kind`` a format number to 'f32', 'q8_32', 'q8_256'.
+    ``formats`` maps a matrix's name to its format number, ``act_kind`` a format number to 'f32', 'q16_32', 'q16_256'.
     """
 
     def __init__(self, graph: Graph, formats: Mapping[str, int], act_kind: Any, max_rows: int, integer: bool) -> None:
@@ -219,8 +219,8 @@ class Lowering:
 
     def act_bytes(self, kind: str, cols: int) -> tuple[int, int, int, int]:
         """Bytes of q, d, sums and dsums of one activation buffer."""
-        rows, block, per_sum = self.buffers.max_rows, 32 if kind == "q8_32" else 256, 32 if kind == "q8_32" else 16
-        return rows * cols, 4 * rows * (cols // block), 4 * rows * (cols // per_sum), 4 * rows * (cols // block)
+        rows, block, per_sum = self.buffers.max_rows, 32 if kind == "q16_32" else 256, 32 if kind == "q16_32" else 16
+        return 2 * rows * cols, 4 * rows * (cols // block), 8 * rows * (cols // per_sum), 4 * rows * (cols // block)
 
     @property
     def scratch_bytes(self) -> int:

@@ -121,15 +121,17 @@ def fma(a: NDArray, b: NDArray, c: NDArray) -> NDArray:
         return odd.astype(F32)
 
 
-def quantized(x: NDArray, block: int) -> tuple[NDArray, NDArray]:
-    """int8 codes (m, cols) and scales (m, blocks) of activations: d = amax / 127, q = round(x * (127 / amax))."""
+def quantized(x: NDArray, block: int) -> tuple[NDArray, NDArray, NDArray]:
+    """High and low int8 halves (m, cols) and scales (m, blocks) of activations: d = amax / 32384,
+    v = round(x * (32384 / amax)), high = round(v / 254), low = v - 254 * high."""
     parts = x.reshape(len(x), -1, block)
     amax = np.abs(parts).max(axis=2)
     with np.errstate(all="ignore"):
-        q = np.where(amax[:, :, None] < F32(1e-36), F32(0), np.rint(parts * (F32(127) / amax)[:, :, None]))
-    return q.astype(np.int64).reshape(x.shape), np.where(amax < F32(1e-36), F32(0), amax / F32(127)).astype(
-        F32
-    )
+        v = np.where(amax[:, :, None] < F32(1e-33), F32(0), np.rint(parts * (F32(32384) / amax)[:, :, None]))
+    high = np.rint(v * F32(1 / 254)).astype(np.int64).reshape(x.shape)
+    low = v.astype(np.int64).reshape(x.shape) - 254 * high
+    assert max(np.abs(high).max(), np.abs(low).max()) <= 127
+    return high, low, np.where(amax < F32(1e-33), F32(0), amax / F32(32384)).astype(F32)
 
 
 def expected_linear(fmt: str, raw: NDArray, x: NDArray) -> NDArray:
@@ -143,13 +145,14 @@ def expected_linear(fmt: str, raw: NDArray, x: NDArray) -> NDArray:
             acc = fma(np.broadcast_to(w[:, k], acc.shape), np.broadcast_to(x[:, k, None], acc.shape), acc)
         return acc
     codes, minimums, d, low = integer_parts(fmt, raw, cols)
-    q, da = quantized(x, form.block_size)
+    high, low_half, da = quantized(x, form.block_size)
     for b in range(cols // form.block_size):
         part = slice(b * form.block_size, (b + 1) * form.block_size)
-        isum = q[:, part] @ codes[:, part].T
-        assert np.abs(isum).max() < 2**31
-        scale = d[None, :, b] * da[:, b, None]
-        acc = fma(isum.astype(F32), scale, acc)
+        for q, unit in ((high, F32(254) * da), (low_half, da)):
+            isum = q[:, part] @ codes[:, part].T
+            assert np.abs(isum).max() < 2**31
+            acc = fma(isum.astype(F32), d[None, :, b] * unit[:, b, None], acc)
+        q = 254 * high + low_half
         if SCALES[fmt][1] is None:
             continue
         if form.block_size == 32:  # + m * (da * activation sum), the second factor rounded

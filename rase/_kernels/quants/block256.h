@@ -1,12 +1,13 @@
 /* The K-quants: blocks of 256 weights in 8 or 16 sub-blocks with integer scales (rule R2).
  *
- * Per block, exact in int32: sum = sum over sub-blocks of scale * (sum of code * activation - offset * activation sum), and
- * with minimums low = sum over sub-blocks of minimum * activation sum. Then acc = fma(sum, d * da, acc), and with minimums
- * acc = fnma(dmin * da, low, acc); float32, blocks ascending.
+ * Per block and half of the activations, exact in int32: sum = sum over sub-blocks of scale * (sum of code * activation -
+ * offset * activation sum), and with minimums side = sum over sub-blocks of minimum * activation sum. Then acc = fma(high,
+ * d * (254 da), acc), acc = fma(low, d * da, acc), and with minimums acc = fnma(dmin * da, 254 * high side + low side, acc);
+ * float32, blocks ascending.
  *
  * Bounds, with activations in [-127, 127] and |sum of 16| <= 2032: sum before the offset is at most 256 * max code * 127 *
  * max |scale|: Q2_K 15 * 3, Q3_K 32 * 7, Q4_K 63 * 15, Q5_K 63 * 31, Q6_K 128 * 63, so at most 2.63e8 (Q6_K); the offset takes
- * at most 16 * 2032 * 32 * 128 = 1.34e8 (Q6_K); low is at most 8 * 4064 * 63 = 2.1e6. All below 2^31 = 2.1e9.
+ * at most 16 * 2032 * 32 * 128 = 1.34e8 (Q6_K); both sides together 8 * 63 * 32 * 32384 = 5.3e8. All below 2^31 = 2.1e9.
  *
  * Packed block: R d [, R dmin] float16 in the halves; code vectors: the file's own scale words, then the codes regrouped so
  * that the vectors of one sub-block lie together. */
@@ -35,27 +36,29 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
     const int64_t blocks = cols / 256;
     const uint16_t *halves = (const uint16_t *)group;
     const uint8_t *block = group + halves_bytes(blocks, 1 + f.has_minimum);
-    const int8_t *q = act->q + row * cols;
+    const int8_t *q = act->q + 2 * row * cols;
     const float *da = act->d + row * blocks;
-    const int32_t *sums = act->sums + row * blocks * 16;
+    const int32_t *sums = act->sums + 2 * row * blocks * 16;
+    const uint8_t *ahead = group + RASE_AHEAD;
     rf acc[RASE_TILE_ROWS];
     UNROLL(t, n) acc[t] = rf_zero();
     for (int64_t b = 0; b < blocks; b++, sums += 16) {
-        ri sum[RASE_TILE_ROWS], side[RASE_TILE_ROWS];
-        UNROLL(t, n) sum[t] = ri_zero();
+        ri sum[2 * RASE_TILE_ROWS], side[2 * RASE_TILE_ROWS];
+        UNROLL(t, 2 * n) sum[t] = ri_zero();
         rb scales[4];
         f.scales(block, scales);
         for (int h = 0; h < 64 / f.sub; h++) {
             UNROLL(i, 4) {
-                rp dot[RASE_TILE_ROWS];
+                ahead = fetch_ahead(ahead, (f.code_bytes + 2 + 2 * f.has_minimum) * RASE_R * f.sub / 256);
+                rp dot[2 * RASE_TILE_ROWS];
                 rs scale = f.offset ? rs_byte_i8(scales[h], i) : rs_byte_u8(scales[h], i);
-                UNROLL(t, n) dot[t] = rp_begin(ri_zero());
+                UNROLL(t, 2 * n) dot[t] = rp_begin(ri_zero());
                 UNROLL(step, f.sub / 4) {
                     const int v = block256_step(f.sub, step);
                     rb w = f.codes(block, h, i, v);
-                    UNROLL(t, n) dot[t] = rp_dot_u8(dot[t], w, q + t * cols + i * f.sub + 4 * v);
+                    UNROLL(t, 2 * n) dot[t] = rp_dot_u8(dot[t], w, q + t * cols + i * f.sub + 4 * v);
                     if ((step + 1) % RP_CALLS(f.max) == 0 || step + 1 == f.sub / 4) {
-                        UNROLL(t, n) {
+                        UNROLL(t, 2 * n) {
                             sum[t] = ri_mad_rp(sum[t], dot[t], scale);
                             dot[t] = rp_begin(ri_zero());
                         }
@@ -66,22 +69,24 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
         }
         /* What multiplies the activation sums of each sub-block: the minimums, or offset * scale. */
         if (f.has_minimum) f.minimums(block, scales);
-        int16_t narrow[RASE_TILE_ROWS][16];
-        UNROLL(t, n) {
+        int16_t narrow[2 * RASE_TILE_ROWS][16];
+        UNROLL(t, 2 * n) {
             side[t] = ri_zero();
             if (f.sub == 16) narrow_sums_16(sums + t * blocks * 16, narrow[t]);
             else narrow_sums_32(sums + t * blocks * 16, narrow[t]);
         }
         UNROLL(p, 128 / f.sub) {
             rh pair = f.offset ? rh_pair_i8(scales[p / 2], p & 1) : rh_pair_u8(scales[p / 2], p & 1);
-            UNROLL(t, n) side[t] = ri_dot_rh(side[t], pair, narrow[t] + 2 * p);
+            UNROLL(t, 2 * n) side[t] = ri_dot_rh(side[t], pair, narrow[t] + 2 * p);
         }
         rf d = rf_from_f16(halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
+        if (f.offset) UNROLL(t, 2 * n) sum[t] = ri_sub(sum[t], ri_mul(side[t], ri_set1(f.offset)));
         UNROLL(t, n) {
-            rf scale = rf_set1(da[t * blocks + b]);
-            if (f.offset) sum[t] = ri_sub(sum[t], ri_mul(side[t], ri_set1(f.offset)));
-            acc[t] = rf_fma(rf_from_ri(sum[t]), rf_mul(d, scale), acc[t]);
-            if (f.has_minimum) acc[t] = rf_fnma(rf_mul(dmin, scale), rf_from_ri(side[t]), acc[t]);
+            acc[t] = join_halves(acc[t], sum[2 * t], sum[2 * t + 1], d, da[t * blocks + b]);
+            if (f.has_minimum) {
+                ri low = ri_add(ri_mul(side[2 * t], ri_set1(RASE_HALF)), side[2 * t + 1]);
+                acc[t] = rf_fnma(rf_mul(dmin, rf_set1(da[t * blocks + b])), rf_from_ri(low), acc[t]);
+            }
         }
         block += f.code_bytes * RASE_R;
         halves += (1 + f.has_minimum) * RASE_R;
@@ -160,6 +165,6 @@ static void regroup_pairs(uint8_t *codes) {
                               float *out, int64_t out_stride) {                                                         \
         block256_tile(NAME, group, cols, act, row, n, out, out_stride);                                                 \
     }                                                                                                                   \
-    QUANTISED_FORMAT(NAME, ID, 256, RASE_ACT_Q8_256)
+    QUANTISED_FORMAT(NAME, ID, 256, RASE_ACT_Q16_256)
 
 #endif

@@ -1,8 +1,8 @@
 /* The legacy formats: blocks of 32 weights with one float16 scale and, in two of them, one float16 minimum (rule R2).
  *
- * Per block: sum = sum of code * activation, less offset * activation sum, exact in int32: |sum| <= 32 * 31 * 127 + 16 * 4064
- * < 2^18 (Q8_0: 32 * 255 * 127 < 2^21). Then acc = fma(sum, d * da, acc), and with a minimum acc = fma(m, da * activation sum,
- * acc); float32, blocks ascending. */
+ * Per block and half of the activations: sum = sum of code * activation, less offset * activation sum, exact in int32:
+ * |sum| <= 32 * 31 * 127 + 16 * 4064 < 2^18 (Q8_0: 32 * 255 * 127 < 2^21). Then acc = fma(high, d * (254 da), acc),
+ * acc = fma(low, d * da, acc), and with a minimum acc = fma(m, dsums, acc); float32, blocks ascending. */
 #ifndef RASE_QUANTS_BLOCK32_H
 #define RASE_QUANTS_BLOCK32_H
 
@@ -18,24 +18,26 @@ TEMPLATE void block32_tile(const uint8_t *group, int64_t cols, int code_bytes, i
     const int64_t blocks = cols / 32;
     const uint16_t *halves = (const uint16_t *)group;
     const uint8_t *codes = group + halves_bytes(blocks, 1 + has_minimum);
-    const int8_t *q = act->q + row * cols;
+    const int8_t *q = act->q + 2 * row * cols;
     const float *da = act->d + row * blocks, *dsums = act->dsums + row * blocks;
-    const int32_t *sums = act->sums + row * blocks;
+    const int32_t *sums = act->sums + 2 * row * blocks;
+    const uint8_t *ahead = group + RASE_AHEAD;
     rf acc[RASE_TILE_ROWS];
     UNROLL(t, n) acc[t] = rf_zero();
     for (int64_t b = 0; b < blocks; b++, halves += (1 + has_minimum) * RASE_R, codes += code_bytes * RASE_R, q += 32) {
-        ri sum[RASE_TILE_ROWS];
-        rp dot[RASE_TILE_ROWS];
-        UNROLL(t, n) {
+        ahead = fetch_ahead(ahead, (code_bytes + 2 + 2 * has_minimum) * RASE_R);
+        ri sum[2 * RASE_TILE_ROWS];
+        rp dot[2 * RASE_TILE_ROWS];
+        UNROLL(t, 2 * n) {
             sum[t] = offset ? ri_set1(-offset * sums[t * blocks + b]) : ri_zero();
             dot[t] = rp_begin(sum[t]);
         }
         UNROLL(step, 8) {
             const int v = (step & 1) * 4 + step / 2; /* both halves of a nibble vector in turn: one load serves two */
             rb w = weights(codes, v);
-            UNROLL(t, n) dot[t] = rp_dot_u8(dot[t], w, q + t * cols + 4 * v);
+            UNROLL(t, 2 * n) dot[t] = rp_dot_u8(dot[t], w, q + t * cols + 4 * v);
             if (step == 3 && RP_CALLS(max) < 8) {
-                UNROLL(t, n) {
+                UNROLL(t, 2 * n) {
                     sum[t] = rp_end(dot[t], sum[t]);
                     dot[t] = rp_begin(ri_zero());
                 }
@@ -43,8 +45,8 @@ TEMPLATE void block32_tile(const uint8_t *group, int64_t cols, int code_bytes, i
         }
         rf d = rf_from_f16(halves), minimum = has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
         UNROLL(t, n) {
-            rf scale = rf_mul(d, rf_set1(da[t * blocks + b]));
-            acc[t] = rf_fma(rf_from_ri(rp_end(dot[t], sum[t])), scale, acc[t]);
+            ri high = rp_end(dot[2 * t], sum[2 * t]), low = rp_end(dot[2 * t + 1], sum[2 * t + 1]);
+            acc[t] = join_halves(acc[t], high, low, d, da[t * blocks + b]);
             if (has_minimum) acc[t] = rf_fma(minimum, rf_set1(dsums[t * blocks + b]), acc[t]);
         }
     }
@@ -118,6 +120,6 @@ TEMPLATE rb five_bits(const uint8_t *codes, int v) {
                               float *out, int64_t out_stride) {                                                          \
         block32_tile(group, cols, (CODE_BYTES), (MAX), (OFFSET), (HAS_MINIMUM), WEIGHTS, act, row, n, out, out_stride);  \
     }                                                                                                                    \
-    QUANTISED_FORMAT(NAME, ID, 32, RASE_ACT_Q8_32)
+    QUANTISED_FORMAT(NAME, ID, 32, RASE_ACT_Q16_32)
 
 #endif

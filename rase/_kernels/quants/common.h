@@ -67,6 +67,20 @@ TEMPLATE rb move_bits(rb x, int field, int at, uint8_t mask) {
 /* The 4-bit codes of a vector pair: low nibbles are the lower half of the depths, high nibbles the upper. */
 TEMPLATE rb nibbles(rb x, int upper) { return upper ? move_bits(x, 4, 0, 0x0f) : rb_and(x, rb_set1(0x0f)); }
 
+/* A group is read once, front to back, and the next one follows it: ask for what lies RASE_AHEAD bytes further on, a share per
+ * step. Hardware prefetch stops at page borders, so without this a core reads a third of what it can (bench/kernels.py). */
+enum { RASE_AHEAD = 6144 };
+TEMPLATE const uint8_t *fetch_ahead(const uint8_t *at, const int bytes) {
+    UNROLL(line, (bytes + 63) / 64) __builtin_prefetch(at + 64 * line);
+    return at + bytes;
+}
+
+/* acc + d * da * (254 * high + low): the exact sums of both halves of the activations enter one after the other (rule R2). */
+TEMPLATE rf join_halves(rf acc, ri high, ri low, rf d, float da) {
+    acc = rf_fma(rf_from_ri(high), rf_mul(d, rf_set1(RASE_HALF * da)), acc);
+    return rf_fma(rf_from_ri(low), rf_mul(d, rf_set1(da)), acc);
+}
+
 #if RASE_TILE_ROWS >= 8
 #define DOT_ROWS_8(TILE) DOT_ROWS(TILE, 8)
 #else

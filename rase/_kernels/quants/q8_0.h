@@ -1,6 +1,6 @@
 /* Q8_0: weight = d * code, code -128..127, blocks of 32. Packed block: R scales; 8 vectors of codes.
- * Accumulator: int32 per block, |sum| <= 32 * 128 * 127 < 2^20 (as unsigned codes 32 * 255 * 127 < 2^21, start -128 * 4064),
- * then acc = fma(sum, d * da, acc) in float32, blocks ascending. */
+ * Accumulator: int32 per block and half, |sum| <= 32 * 128 * 127 < 2^20 (as unsigned codes 32 * 255 * 127 < 2^21, start
+ * -128 * 4064), then acc = fma(high, d * (254 da), acc), acc = fma(low, d * da, acc) in float32, blocks ascending. */
 #ifndef RASE_QUANTS_Q8_0_H
 #define RASE_QUANTS_Q8_0_H
 
@@ -36,26 +36,27 @@ TEMPLATE void q8_0_tile(const uint8_t *group, int64_t cols, const rase_act *act,
     const int64_t blocks = cols / 32;
     const uint16_t *d = (const uint16_t *)group;
     const uint8_t *codes = group + halves_bytes(blocks, 1);
-    const int8_t *q = act->q + row * cols;
+    const int8_t *q = act->q + 2 * row * cols;
     const float *da = act->d + row * blocks;
-    const int32_t *sums = act->sums + row * blocks;
+    const int32_t *sums = act->sums + 2 * row * blocks;
+    const uint8_t *ahead = group + RASE_AHEAD;
     rf acc[RASE_TILE_ROWS];
     UNROLL(t, n) acc[t] = rf_zero();
     for (int64_t b = 0; b < blocks; b++, d += RASE_R, q += 32) {
-        ri sum[RASE_TILE_ROWS];
-        UNROLL(t, n) sum[t] = ri_dot_s8_start(sums[t * blocks + b]);
+        ahead = fetch_ahead(ahead, 34 * RASE_R);
+        ri sum[2 * RASE_TILE_ROWS];
+        UNROLL(t, 2 * n) sum[t] = ri_dot_s8_start(sums[t * blocks + b]);
         UNROLL(v, 8) {
             rb w = rb_load(codes);
             codes += VECTOR;
-            UNROLL(t, n) sum[t] = ri_dot_s8(sum[t], w, q + t * cols + 4 * v);
+            UNROLL(t, 2 * n) sum[t] = ri_dot_s8(sum[t], w, q + t * cols + 4 * v);
         }
         rf scale = rf_from_f16(d);
-        UNROLL(t, n)
-            acc[t] = rf_fma(rf_from_ri(sum[t]), rf_mul(scale, rf_set1(da[t * blocks + b])), acc[t]);
+        UNROLL(t, n) acc[t] = join_halves(acc[t], sum[2 * t], sum[2 * t + 1], scale, da[t * blocks + b]);
     }
     UNROLL(t, n) rf_store(out + t * out_stride, acc[t]);
 }
 
-QUANTISED_FORMAT(q8_0, 8, 32, RASE_ACT_Q8_32)
+QUANTISED_FORMAT(q8_0, 8, 32, RASE_ACT_Q16_32)
 
 #endif
