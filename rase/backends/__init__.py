@@ -31,12 +31,12 @@ def get_backend(name: str) -> Backend:
     if name in _modules():
         try:
             backend: type[Backend] = importlib.import_module(f"{__name__}.{name}").BACKEND
+            return backend()
         except ImportError as error:
             raise BackendUnavailable(
                 f"backend '{name}' cannot be loaded", found=str(error),
-                hint="Install rase again: the package lacks a compiled part that this backend needs.",
+                hint="A compiled part is missing: run 'pip install -e .' in the checkout, or reinstall.",
             ) from error  # fmt: skip
-        return backend()
     entry = _entry_points().get(name)
     if entry is None:
         known = ", ".join(names())

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rase.session import ModelSession
 from tests.support import toys
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _backend() -> Iterator[None]:
-    from rase.backends import names
-
-    patch = pytest.MonkeyPatch()
-    if "cpu" not in names():
-        patch.setenv("RASE_BACKEND", "reference")
-    yield
-    patch.undo()
 
 
 @pytest.fixture(scope="session")
@@ -47,12 +36,12 @@ def load() -> Callable[..., ModelSession]:
 
 
 @pytest.fixture(scope="session")
-def tiny(tiny_path: Path, _backend: None) -> ModelSession:
+def tiny(tiny_path: Path) -> ModelSession:
     """A session of the random model, shared: leave it as you found it."""
     return ModelSession.load_file(tiny_path)
 
 
 @pytest.fixture(scope="session")
-def endless(endless_path: Path, _backend: None) -> ModelSession:
+def endless(endless_path: Path) -> ModelSession:
     """A session of the endless chain, shared."""
     return ModelSession.load_file(endless_path)

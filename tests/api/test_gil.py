@@ -12,11 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rase.backends import names
 from rase.session import ModelSession
 from tests.support import toys
-
-pytestmark = pytest.mark.skipif("cpu" not in names(), reason="the reference backend computes in Python")
 
 TICK = 0.010
 MARGIN = 0.030  # seconds; every piece of work below would hold the GIL for at least twice as long

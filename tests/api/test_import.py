@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import rase
+from tests.support import toys
 
 HEAVY = (
     "numpy", "tokenizers", "huggingface_hub", "jinja2", "msgspec", "starlette", "uvicorn", "click", "rich",
@@ -67,3 +69,24 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_star_import_brings_the_public_names() -> None:
     assert python("from rase import *; print(load.__name__, EngineError.__name__)") == "load EngineError"
+
+
+@pytest.mark.parametrize("call", ["rase.probe_runtime()", "rase.load('model.gguf')"])
+def test_missing_kernels_are_explained(tmp_path: Path, call: str) -> None:
+    toys.chain(tmp_path, ["x", "y"], name="model")
+    code = f"""
+import os, sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("rase._kernels."):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+import rase
+os.chdir({str(tmp_path)!r})
+try:
+    {call}
+except rase.EngineError as error:
+    print(type(error).__name__, error)
+"""
+    said = python(code)
+    assert said.startswith("BackendUnavailable") and "pip install" in said, said

@@ -1,0 +1,64 @@
+"""Memory: the estimate against the measured peak of a real model, and nothing kept over many loads."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+import rase
+from tests.support import toys
+
+MEASURE = """
+import gc, resource, sys
+from pathlib import Path
+import numpy, psutil, tokenizers
+import rase.completion, rase.engine.decoder, rase.loading, rase.text.tokenizer
+from rase import models
+from rase.session import ModelSession
+
+needed = []
+plan = rase.loading.plan_memory
+def measured(backend, graph, file, options):
+    estimate = backend.estimate(graph, file.tensors, options)
+    reading = max(info.nbytes for info in file.tensors.values())
+    needed.append(estimate.weights + estimate.scratch + reading + estimate.page)
+    return plan(backend, graph, file, options)
+rase.loading.plan_memory = measured
+before = psutil.Process().memory_info().rss
+session = ModelSession.load_file(sys.argv[1])
+session.decoder.prefill([1, 2, 3])
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(needed[0], peak - before)
+"""
+
+
+@pytest.mark.real
+def test_the_estimate_is_the_peak_of_loading(smollm2: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(smollm2)], capture_output=True, text=True, timeout=100, check=True
+    )
+    estimate, peak = map(int, done.stdout.split())
+    assert abs(peak / estimate - 1) < 0.15, f"estimated {estimate:,} bytes, measured {peak:,}"
+
+
+def test_loading_again_and_again_keeps_nothing(tmp_path: Path) -> None:
+    path = toys.tiny_llama(tmp_path, dim=256)
+    process = psutil.Process()
+
+    def rounds(count: int) -> tuple[int, int, int]:
+        for _ in range(count):
+            with rase.load(path) as model:
+                model.chat("Hi", max_tokens=4)
+        gc.collect()
+        return process.memory_info().rss, process.num_fds(), process.num_threads()
+
+    rounds(10)  # whatever is made once is made now
+    before = rounds(10)
+    after = rounds(20)
+    assert after[1:] == before[1:], "files and threads"
+    assert after[0] - before[0] < 2 * 2**20, f"{(after[0] - before[0]) / 2**20:.1f} MiB more after 20 rounds"
