@@ -98,9 +98,8 @@ def _compiled(source: str) -> Template:
 
 def _message(message: ChatMessage) -> dict[str, Any]:
     fields: dict[str, Any] = _plain(message.as_dict())
-    fields["role"] = Mixed(
-        message.role, "markup"
-    )  # one of four words, which some templates build tokens from
+    # One of four words, which some templates build control tokens from.
+    fields["role"] = Mixed(message.role, "markup")
     if message.role == "assistant":
         fields["content"] = Mixed(message.content, "assistant")
     if message.reasoning_content is not None:

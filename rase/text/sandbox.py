@@ -206,9 +206,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return super().is_safe_attribute(obj, attr, value) and not isinstance(obj, (types.FunctionType, type))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if attribute.startswith(
-            "_"
-        ):  # also where there is no such attribute: a template has no business there
+        # Also where there is no such attribute: a template has no business there.
+        if attribute.startswith("_"):
             self.unsafe_undefined(obj, attribute)
         return super().getattr(obj, attribute)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,29 @@ def test_sec_1_asking_for_too_much_is_refused_in_time(source: str) -> None:
     started = time.process_time()
     refused(source)
     assert time.process_time() - started < 3  # the limit is 1 s of processor time
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a' * 10**9 }}",
+        "{{ [1] * 10**9 }}",
+        "{% set x = 'a' * 9999 %}{% set y = 'b' * 99999 %}{{ x.replace('a', y) }}",
+        "{% set x = 'a' * 9999 %}{% set y = 'b' * 99999 %}{{ x|replace('a', y) }}",
+        "{% set x = 'a' * 9999 %}{% set y = 'b' * 99999 %}{{ y.join(x) }}",
+        "{% set x = 'a' * 9999 %}{% set y = 'b' * 99999 %}{{ x|join(y) }}",
+        "{% set y = 'b\n' * 999999 %}{{ y|indent(64) }}",
+        "{% set x = 'b' * 3999999 %}{{ " + "x ~ " * 40 + "x }}",
+        "{% set x = 'b' * 3999999 %}{% set y %}" + "{{ x }}" * 40 + "{% endset %}",
+    ],
+)
+def test_sec_1_a_long_text_is_refused_before_it_is_made(source: str) -> None:
+    tracemalloc.start()
+    try:
+        assert "too much" in str(refused(source))
+        assert tracemalloc.get_traced_memory()[1] < 80e6
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

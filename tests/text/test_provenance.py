@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rase.text.provenance import Mixed, joined, joined_by, segments_of
+from rase.text.segments import Segment
 
 # Who wrote a character can be read off it: capitals and newlines are markup, the rest is a person's.
 MARKUP, TEXT = "AB\n", "ab ,"
@@ -117,6 +118,16 @@ def test_case_changes_keep_kinds_only_at_equal_length(method: str) -> None:
     ]
     longer = getattr(joined((Mixed("ß", "markup"), "ß")), method)()
     assert len(longer) == 2 or {segment.kind for segment in segments_of(longer)} == {"text"}
+
+
+def test_a_part_of_a_split_is_not_taken_for_its_like_before_it() -> None:
+    mixed = joined((Mixed("ab", "markup"), "a"))
+    assert [segments_of(part) for part in mixed.split("ab")] == [[], [Segment("a", "text")]]
+    mixed = joined(("ab", Mixed("a", "markup"), "ba"))
+    assert [segments_of(part) for part in mixed.rsplit("ab", 1)] == [
+        [Segment("ab", "text")],
+        [Segment("a", "text")],
+    ]
 
 
 def test_an_unknown_operation_gives_text() -> None:

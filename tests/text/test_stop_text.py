@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rase.text.stream import StopText
 
-_letters = st.text(alphabet="ab\n", max_size=40)
-_stops = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), max_size=4)
+_letters = st.text(alphabet="ab", max_size=40)
+_stops = st.lists(st.text(alphabet="ab", min_size=1, max_size=6), max_size=3)
 
 
 def oracle(text: str, stops: list[str]) -> tuple[str, bool]:
@@ -29,6 +30,7 @@ def shown(pieces: list[str], stops: list[str]) -> tuple[list[str], bool]:
     return [*out, stream.finish()], stream.stopped
 
 
+@settings(max_examples=400)
 @given(_letters, _stops, st.data())
 def test_any_cut_of_the_text_gives_what_the_oracle_gives(
     text: str, stops: list[str], data: st.DataObject
@@ -51,6 +53,21 @@ def test_only_what_may_become_a_stop_is_held_back(text: str, stops: list[str]) -
         held = seen[len(out) :]
         assert out + held == seen
         assert held == "" or any(stop.startswith(held) for stop in stops)
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "wanted"),
+    [
+        ("aaab", ["aab"], "a"),
+        ("abababac", ["ababac"], "ab"),
+        ("aabaabaac", ["aabaac"], "aab"),
+        ("xaby", ["ab", "xabz"], "x"),  # the first to be complete
+        ("xaby", ["b", "ab"], "x"),  # of two that end together the longer
+        ("xa", ["ab"], "xa"),
+    ],
+)
+def test_stops_that_overlap_themselves_and_others(text: str, stops: list[str], wanted: str) -> None:
+    assert "".join(shown(list(text), stops)[0]) == "".join(shown([text], stops)[0]) == wanted
 
 
 def test_nothing_is_shown_after_a_stop() -> None:
