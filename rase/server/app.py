@@ -74,7 +74,8 @@ def create_app(
         try:
             yield
         finally:
-            await asyncio.to_thread(runner.close)
+            runner.close()
+            await asyncio.to_thread(runner.join)
 
     routes = [Route("/health", api.health)]
     for prefix in ("/v1", ""):

@@ -200,7 +200,7 @@ class _Lane:
 
 
 class Runner:
-    """All lanes of a server. Its methods belong on the event loop."""
+    """All lanes of a server. Its methods, but ``join``, belong on the event loop."""
 
     def __init__(
         self, registry: Any, cache: Any, *, device: Any = "auto", queue_limit: int = QUEUE_LIMIT
@@ -237,12 +237,15 @@ class Runner:
             for job in list(lane.jobs):
                 job.cancel(ServerBusy("the server is shutting down"))
 
-    def close(self, timeout: float = 1.0) -> None:
-        """Cancel everything and wait up to ``timeout`` seconds for the threads."""
+    def close(self) -> None:
+        """Cancel everything and tell the threads to end."""
         self._draining = True
         self.cancel_all()
         for lane in self._lanes.values():
             lane.close()
+
+    def join(self, timeout: float = 1.0) -> None:
+        """Wait up to ``timeout`` seconds for each thread; belongs off the event loop, after ``close``."""
         for lane in self._lanes.values():
             for thread in lane.threads:
                 thread.join(timeout)

@@ -68,6 +68,24 @@ def test_hostile_eight_megabytes_are_checked_in_time(unit: bytes) -> None:
     assert time.perf_counter() - start < 1.0
 
 
+@pytest.mark.parametrize("spread", [1, 3000])
+def test_the_number_of_fields_is_limited(spread: int) -> None:
+    def body(count: int) -> bytes:
+        return json.dumps({f"k{i}": {"a:": "b:" * spread} for i in range(count)}).encode()
+
+    assert checked_json(body(512))
+    with pytest.raises(InvalidRequest, match="too many fields"):
+        checked_json(body(513))
+
+
+def test_characters_across_chunk_borders() -> None:
+    for shift in range(4):
+        body = b'"' + b"x" * shift + "😸한é".encode() * 60_000 + b'"'
+        assert checked_json(body) == body
+    with pytest.raises(InvalidRequest, match="UTF-8"):
+        checked_json(b'"' + "😸".encode() * 100_000 + b"\xf0\x9f")
+
+
 @pytest.mark.parametrize("bad", [b'"\xff\xfe"', b'"\xc0\x80"', b'"\xed\xa0\x80"', b"\xfe"])
 def test_bad_utf8(bad: bytes) -> None:
     with pytest.raises(InvalidRequest, match="UTF-8"):

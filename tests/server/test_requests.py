@@ -238,8 +238,10 @@ def test_unknown_fields_are_logged_once(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_unknown_fields_cannot_fill_the_memory() -> None:
-    chat(**{f"unknown-{i}": 1 for i in range(2000)})
+    for i in range(4):
+        chat(**{f"unknown-{i}-{k}": 1 for k in range(400)})
     assert len(fields._logged) <= fields._LOGGED_MAX
+    refused(chat, None, **{f"unknown-{i}": 1 for i in range(2000)})
 
 
 def test_config_errors_are_invalid_requests() -> None:
