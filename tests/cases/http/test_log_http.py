@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import toys
-from tests.support.http_server import RunningServer, chat_body
+from tests.support.http_server import RunningServer, chat_body, wait_until
 
 EVIL = [
     "a\r\nFORGED ok",
@@ -34,7 +34,9 @@ def server(serve: Any) -> RunningServer:
 
 def check(server: RunningServer) -> None:
     """Every record is one printable line of bounded length that starts as ours do."""
-    assert server.log
+    mark = f"mark-{len(server.log)}"  # the line of a request is written just after its answer
+    server.get("/health", {"User-Agent": mark})
+    wait_until(lambda: any(mark in line for line in server.log))
     for line in server.log:
         assert line.isprintable() and len(line) < 600, line[:700]
         assert not line.lstrip().startswith("FORGED")
