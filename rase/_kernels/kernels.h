@@ -95,6 +95,10 @@ typedef struct {
     void (*exp)(const float *x, int64_t n, float *out);
     size_t (*attention_scratch)(int64_t group, int64_t head_stride); /* floats */
     void (*attention)(const rase_attention_task *task);
+
+    /* The limits of the machine in this variant's vectors: ops/limits.h. */
+    float (*fma_burst)(int64_t steps, int64_t *operations);
+    uint8_t (*read_burst)(const uint8_t *data, int64_t n);
 } rase_kernels;
 
 extern const rase_kernels rase_kernels_scalar, rase_kernels_avx2, rase_kernels_avx512;

@@ -62,6 +62,8 @@ cdef extern from "kernels.h" nogil:
         void (*exp)(const float *, int64_t, float *) noexcept nogil
         size_t (*attention_scratch)(int64_t, int64_t) noexcept nogil
         void (*attention)(const rase_attention_task *) noexcept nogil
+        float (*fma_burst)(int64_t, int64_t *) noexcept nogil
+        uint8_t (*read_burst)(const uint8_t *, int64_t) noexcept nogil
 
 cdef class Variant:
     cdef const rase_kernels *table

@@ -5,6 +5,7 @@
 #include "../ops/quantize.h"
 #include "../ops/gemm.h"
 #include "../ops/attention.h"
+#include "../ops/limits.h"
 #include "../quants/formats.h"
 
 #define RASE_TABLE(NAME)                                                                                  \
@@ -26,4 +27,6 @@
         .exp = exp_array,                                                                                 \
         .attention_scratch = attention_scratch,                                                           \
         .attention = attention,                                                                           \
+        .fma_burst = fma_burst,                                                                           \
+        .read_burst = read_burst,                                                                         \
     };
