@@ -95,6 +95,7 @@ def test_the_openai_client_chats_with_a_real_model_of_the_command_line(smollm2: 
         server.process.send_signal(signal.SIGTERM)
         assert server.ended() == 0
     text = answer.choices[0].message.content
-    assert text and text == "".join(chunk.choices[0].delta.content or "" for chunk in streamed)
+    assert text == "The capital of France is Paris." and answer.choices[0].finish_reason == "stop"
+    assert text == "".join(chunk.choices[0].delta.content or "" for chunk in streamed)
     assert answer.usage.prompt_tokens == 37 and 0 < answer.usage.completion_tokens <= 16
     assert {chunk.system_fingerprint for chunk in streamed} == {answer.system_fingerprint}
