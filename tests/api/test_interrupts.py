@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 from rase.completion import Piece, TextRequest, prepare, run
 from rase.engine.config import GenerationConfig
 from rase.session import ModelSession
+from tests.support.processes import interrupted
 
 TOKEN_AND_MARGIN = 0.25  # seconds: one token of a toy model and the 200 ms that are promised
 
@@ -77,35 +77,10 @@ def test_a_sigint_while_waiting_for_the_session(endless: ModelSession) -> None:
 
 
 def test_interrupts_at_random_moments_leave_the_session_usable(endless: ModelSession) -> None:
-    """An asynchronous exception every few milliseconds into a thread that generates all the time."""
-
-    class Interrupt(BaseException):
-        pass
-
-    answers: list[object] = []
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            try:
-                while not stop.is_set():
-                    answers.append(ask(endless, 3))
-            except Interrupt:
-                continue
-            except Exception as error:
-                answers.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    delay = 0.0003
-    for _ in range(400):
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Interrupt))
-        time.sleep(delay)
-        delay = delay * 1.3 if delay < 0.01 else 0.0003
-    stop.set()
-    thread.join(10)
-    assert not thread.is_alive()
-    assert set(map(str, answers)) == {"abc"}, [answer for answer in answers if answer != "abc"][:3]
+    answers: list[str] = []
+    delays = [0.0003 * 1.3 ** (round % 14) for round in range(300)]  # up to 9 ms: some answers are finished
+    interrupted(lambda: answers.append(ask(endless, 3)), delays)
+    assert set(answers) == {"abc"}
     assert ask(endless, 4) == "abca"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 
@@ -10,6 +9,7 @@ import pytest
 
 from rase.errors import Cancelled, SessionBusy
 from rase.session_lock import FifoLock
+from tests.support.processes import interrupted
 
 
 def wait_until(condition, what: str, seconds: float = 5.0) -> None:
@@ -114,34 +114,13 @@ def test_a_hold_that_dies_without_exit_releases_it() -> None:
 
 
 def test_interrupts_at_random_moments_never_leave_it_held() -> None:
-    """Asynchronous exceptions into a thread that enters and leaves all the time, as Ctrl-C does."""
-
-    class Interrupt(BaseException):
-        pass
-
-    lock, rounds, stop = FifoLock(), [0], threading.Event()
+    lock, rounds = FifoLock(), [0]
 
     def use() -> None:
-        while not stop.is_set():
-            try:
-                while not stop.is_set():
-                    with lock.hold():
-                        rounds[0] += 1
-            except Interrupt:
-                continue
-            except SessionBusy as error:  # the lock would have stayed with this thread
-                rounds.append(error)
-                return
+        with lock.hold():  # SessionBusy here would mean that an interrupted hold stayed
+            rounds[0] += 1
 
-    thread = threading.Thread(target=use)
-    thread.start()
-    for _ in range(300):
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Interrupt))
-        time.sleep(0.0005)
-    stop.set()
-    thread.join(5)
-    assert not thread.is_alive()
-    assert len(rounds) == 1, f"the lock stayed held: {rounds[1:]}"
+    interrupted(use, [0.0005] * 200)
     assert rounds[0] > 100
     with lock.hold():
         pass
