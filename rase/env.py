@@ -27,8 +27,12 @@ class Setting:
 
 
 def _flag(text: str) -> bool:
-    values = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-    return values[text.strip().lower()]
+    word = text.strip().lower()
+    if word in ("1", "true", "yes", "on"):
+        return True
+    if word in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(text)
 
 
 def _count(text: str) -> int:
@@ -48,7 +52,8 @@ def _choice(*names: str) -> Callable[[str], str]:
 
 
 SETTINGS: dict[str, Setting] = {
-    "RASE_ISA": Setting(str, "an instruction set: scalar, avx2, avx512", None, "Force the kernels' instruction set."),
+    "RASE_ISA": Setting(
+        str, "an instruction set: scalar, avx2, avx512", None, "Force the kernels' instruction set."),
     "RASE_NUMERICS": Setting(
         _choice("fast", "portable"), "fast or portable", "fast",
         "Numerics class: 'portable' uses the integer path for prompts and answers on every machine."),
@@ -57,9 +62,9 @@ SETTINGS: dict[str, Setting] = {
         "Arithmetic for prompt tokens; 'auto' takes the fastest one that the class allows."),
     "RASE_NUM_THREADS": Setting(
         _count, "a whole number, at least 1", None,
-        "Threads for decode; default: the physical cores this process may use (all but four from twelve up)."),
+        "Threads for decode; default: the physical cores of this process (all but four from twelve up)."),
     "CANDLE_NUM_THREADS": Setting(
-        _count, "a whole number, at least 1", None, "Threads for decode, honoured when RASE_NUM_THREADS is not set."),
+        _count, "a whole number, at least 1", None, "Threads for decode where RASE_NUM_THREADS is not set."),
     "RAYON_NUM_THREADS": Setting(_count, "a whole number, at least 1", None, "Threads for prefill."),
     "RASE_PROFILE": Setting(_flag, "0 or 1", False, "Count the time of each phase; read once per process."),
     "RASE_BACKEND": Setting(
@@ -82,5 +87,8 @@ def get(name: str) -> Any:
         return setting.parse(text)
     except (ValueError, KeyError):
         raise InvalidSetting(
-            f"environment variable {name}", expected=setting.kind, found=repr(text), hint=f"Unset {name} or correct it."
+            f"environment variable {name}",
+            expected=setting.kind,
+            found=repr(text),
+            hint=f"Unset {name} or correct it.",
         ) from None

@@ -38,10 +38,11 @@ from typing import Any
 
 __all__ = [
     "BackendError", "BackendUnavailable", "Cancelled", "ChatTemplateError", "ContextLengthExceeded",
-    "CorruptModelFile", "EngineError", "HubError", "InsufficientMemory", "IntegrityMismatch", "InvalidGenerationConfig",
-    "InvalidLogits", "InvalidModelId", "InvalidRequest", "InvalidSetting", "ManifestError", "ModelFileNotFound",
-    "ModelNotFound", "NoChatTemplate", "ServerBusy", "SessionBusy", "SourceError", "StoreError", "StoreLocked",
-    "TokenizerError", "UnsupportedArchitecture", "UnsupportedFormat",
+    "CorruptModelFile", "EngineError", "HubError", "InsufficientMemory", "IntegrityMismatch",
+    "InvalidGenerationConfig", "InvalidLogits", "InvalidModelId", "InvalidRequest", "InvalidSetting",
+    "ManifestError", "ModelFileNotFound", "ModelNotFound", "NoChatTemplate", "ServerBusy", "SessionBusy",
+    "SourceError", "StoreError", "StoreLocked", "TokenizerError", "UnsupportedArchitecture",
+    "UnsupportedFormat",
 ]  # fmt: skip
 
 
@@ -55,7 +56,13 @@ class EngineError(Exception):
     code = "engine_error"  # stable, snake case: the `code` of an HTTP error body
 
     def __init__(
-        self, what: str, *, expected: object = None, found: object = None, hint: str | None = None, **data: Any
+        self,
+        what: str,
+        *,
+        expected: object = None,
+        found: object = None,
+        hint: str | None = None,
+        **data: Any,
     ) -> None:
         self.what, self.expected, self.found, self.hint = what, expected, found, hint
         self.data: dict[str, Any] = data
@@ -108,7 +115,7 @@ class ContextLengthExceeded(InvalidRequest):
     def __init__(self, prompt_tokens: int, context_length: int, *, param: str | None = None) -> None:
         super().__init__(
             f"the prompt has {prompt_tokens} tokens and the model's context is {context_length} tokens",
-            hint="Shorten the prompt, or register the model with a larger --context-length if it supports one.",
+            hint="Shorten the prompt, or register the model with a larger --context-length, if it has one.",
             param=param,
         )
         self.prompt_tokens, self.context_length = prompt_tokens, context_length

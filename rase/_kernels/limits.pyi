@@ -1,14 +1,13 @@
-"""What this machine can do at most, measured with the engine's own vectors and threads: memory bandwidth and FMA
-peak.
+"""What this machine can do at most, by the engine's own vectors and threads: memory bandwidth and FMA peak.
 
-Each is the best of ``passes``, so that company on the machine lowers it as little as possible. Neither holds the
-GIL while it measures. Pass a ``Variant`` of ``rase._kernels.kernels`` and the thread count of the engine.
+Each is the best of ``passes``, so that company on the machine lowers it as little as possible. Neither holds
+the GIL while it measures. Pass a ``Variant`` of ``rase._kernels.kernels`` and the thread count of the engine.
 """
 
 from rase._kernels.kernels import Variant
 
 def read_bandwidth(variant: Variant, threads: int, nbytes: int = 2 << 30, passes: int = 5) -> float:
-    """Return GB/s (1e9 bytes) of ``threads`` threads that read a buffer of about ``nbytes``, prefetching ahead.
+    """GB/s (1e9 bytes) of ``threads`` threads that read a buffer of about ``nbytes``, prefetching ahead.
 
     The buffer is anonymous memory on huge pages where the system has them, written before by the threads that
     read it. Raises ``OSError`` when it cannot be had, ``ValueError`` for counts below one.

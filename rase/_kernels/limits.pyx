@@ -23,7 +23,7 @@ cdef enum:
 def read_bandwidth(Variant variant not None, int threads, int64_t nbytes=2 << 30, int passes=5):
     cdef const rase_kernels *k = variant.table
     cdef int64_t share = nbytes // threads // STRIDE * STRIDE, start, best = 0, spent
-    cdef int worker, turn, wrong = 0
+    cdef int worker, _turn, wrong = 0
     if threads < 1 or passes < 1 or share < STRIDE:
         raise ValueError("at least one thread, one pass and a page for each thread")
     memory = mmap.mmap(-1, share * threads, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -37,7 +37,7 @@ def read_bandwidth(Variant variant not None, int threads, int64_t nbytes=2 << 30
     with nogil:
         for worker in prange(threads, schedule="static", num_threads=threads):
             memset(data + worker * share, MARK, share)  # real pages, near the thread that will read them
-        for turn in range(passes):
+        for _turn in range(passes):
             start = rase_nanoseconds()
             for worker in prange(threads, schedule="static", num_threads=threads):
                 wrong += k.read_burst(data + worker * share, share) != MARK
@@ -53,7 +53,7 @@ def read_bandwidth(Variant variant not None, int threads, int64_t nbytes=2 << 30
 def fma_peak(Variant variant not None, int threads, int64_t nanoseconds=20_000_000, int passes=5):
     cdef const rase_kernels *k = variant.table
     cdef int64_t steps = 1024, operations = 0, start, spent = 0, best = 0
-    cdef int worker, turn, wrong = 0
+    cdef int _worker, _turn, wrong = 0
     cdef float expected
     if threads < 1 or passes < 1:
         raise ValueError("at least one thread and one pass")
@@ -63,9 +63,9 @@ def fma_peak(Variant variant not None, int threads, int64_t nanoseconds=20_000_0
             start = rase_nanoseconds()
             expected = k.fma_burst(steps, &operations)
             spent = rase_nanoseconds() - start
-        for turn in range(passes):
+        for _turn in range(passes):
             start = rase_nanoseconds()
-            for worker in prange(threads, schedule="static", num_threads=threads):
+            for _worker in prange(threads, schedule="static", num_threads=threads):
                 wrong += burst(k, steps) != expected
             spent = rase_nanoseconds() - start
             best = spent if best == 0 or spent < best else best

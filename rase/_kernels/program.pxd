@@ -24,7 +24,7 @@ ctypedef struct Step:
     int64_t x_stride, y_stride, out_stride
     int64_t cols, rows      # depth and outputs of a matrix; cols is the width of row-local steps
     int64_t group           # elements normalised together; query heads per KV head
-    int64_t head_dim, n_dims, heads, kv_heads, window
+    int64_t head_dim, n_dims, kv_heads, window
     int64_t k_offset, v_offset  # bytes into a page
     int act                 # index of a quantized activation buffer, -1 for float32
     int rope

@@ -1,10 +1,10 @@
 """The program walker: one OpenMP region per forward pass, in which all workers walk the same list of steps.
 
-A step is one of three kinds by how it is shared out: *row-local* (norms, quantization, sums, rotation, KV store: a worker
-takes a run of rows), *output-split* (linears: a worker takes a run of packed groups of every matrix) and *head-split*
-(attention: a worker takes tasks of one KV head). Workers meet only where the kind changes, so a run of row-local steps is
-fused by construction. Threads split outputs, never a reduction: the bits do not depend on their number (rule R1).
-Nothing is allocated while a step runs. backends/cpu.py lowers a graph to steps and owns the memory behind the pointers.
+A step is one of three kinds by how it is shared out: *row-local* (norms, quantization, sums, rotation, KV store:
+a worker takes a run of rows), *output-split* (linears: a worker takes a run of packed groups of every matrix) and
+*head-split* (attention: a worker takes tasks of one KV head). Workers meet only where the kind changes, so a run of
+row-local steps is fused by construction. Threads split outputs, never a reduction: the bits do not depend on their
+number (rule R1). Nothing is allocated while a step runs. backends/cpu.py owns the memory behind the pointers.
 """
 
 from cython.parallel cimport parallel, threadid
@@ -116,8 +116,9 @@ cdef class Walker:
 
     def add_step(self, str kind not None, **fields):
         """Append a step; ``fields`` are those of the Step structure, buffers and weights as addresses."""
-        names = {"embed": EMBED, "norm": NORM, "quantize": QUANTIZE, "linear": LINEAR, "bias": BIAS, "rotate": ROTATE, "silu": SILU,
-                 "silu_mul": SILU_MUL, "mul": MUL, "add": ADD, "store": STORE, "attend": ATTEND, "gather": GATHER, "logits": LOGITS}
+        names = {"embed": EMBED, "norm": NORM, "quantize": QUANTIZE, "linear": LINEAR, "bias": BIAS, "rotate": ROTATE,
+                 "silu": SILU, "silu_mul": SILU_MUL, "mul": MUL, "add": ADD, "store": STORE, "attend": ATTEND,
+                 "gather": GATHER, "logits": LOGITS}
         self.steps = <Step *>realloc(self.steps, (self.n_steps + 1) * sizeof(Step))
         if self.steps == NULL:
             raise MemoryError
@@ -127,14 +128,16 @@ cdef class Walker:
         step.share = OUTPUT_SPLIT if kind in ("linear", "logits") else HEAD_SPLIT if kind == "attend" else ROW_LOCAL
         step.act = fields.pop("act", -1)
         step.outputs, step.integer = fields.pop("outputs", False), fields.pop("integer", True)
-        step.x, step.y, step.out = _address(fields.pop("x", 0)), _address(fields.pop("y", 0)), _address(fields.pop("out", 0))
+        step.x, step.y = _address(fields.pop("x", 0)), _address(fields.pop("y", 0))
+        step.out = _address(fields.pop("out", 0))
         step.x_stride, step.y_stride = fields.pop("x_stride", 0), fields.pop("y_stride", 0)
         step.out_stride = fields.pop("out_stride", 0)
         step.cols, step.rows, step.group = fields.pop("cols", 0), fields.pop("rows", 0), fields.pop("group", 1)
         step.head_dim, step.n_dims = fields.pop("head_dim", 0), fields.pop("n_dims", 0)
-        step.heads, step.kv_heads, step.window = fields.pop("heads", 0), fields.pop("kv_heads", 0), fields.pop("window", 0)
+        step.kv_heads, step.window = fields.pop("kv_heads", 0), fields.pop("window", 0)
         step.k_offset, step.v_offset = fields.pop("k_offset", 0), fields.pop("v_offset", 0)
-        step.rope, step.neighbour, step.scale = fields.pop("rope", 0), fields.pop("neighbour", False), fields.pop("scale", 1.0)
+        step.rope, step.neighbour = fields.pop("rope", 0), fields.pop("neighbour", False)
+        step.scale = fields.pop("scale", 1.0)
         if "format" in fields:
             step.format = self.variant.format(fields.pop("format"))
             step.packed = <const uint8_t *>_address(fields.pop("packed"))
@@ -142,7 +145,7 @@ cdef class Walker:
         if fields:
             raise TypeError(f"unknown fields {sorted(fields)}")
         cdef Step *before = &self.steps[self.n_steps - 1] if self.n_steps else NULL
-        # Workers meet where the share changes, and where a row-local step moves rows between workers (tokens -> outputs).
+        # Workers meet where the share changes, and where rows move between workers (tokens -> outputs).
         if before != NULL:
             before.meet = before.share != step.share or before.outputs != step.outputs
         step.meet = True
@@ -185,9 +188,12 @@ cdef class Walker:
         self.n_pages = n
 
     def run(self, const int32_t[::1] ids, const int32_t[::1] positions, const int32_t[::1] sequences,
-            const int32_t[:, ::1] page_tables, int64_t n_generated, const int32_t[::1] logits_rows, float[:, ::1] logits,
-            int threads, bint timed=False):
-        """Run a checked batch; logits (m, padded vocabulary). With ``timed`` returns (unpack, linear, attention) nanoseconds of worker 0."""
+            const int32_t[:, ::1] page_tables, int64_t n_generated, const int32_t[::1] logits_rows,
+            float[:, ::1] logits, int threads, bint timed=False):
+        """Run a checked batch; logits (m, padded vocabulary).
+
+        With ``timed`` returns (unpack, linear, attention) nanoseconds of worker 0.
+        """
         cdef int64_t i, n = ids.shape[0]
         if n > self.max_rows or logits_rows.shape[0] > self.max_rows or threads > self.workers or threads < 1:
             raise ValueError("batch exceeds the program")
@@ -293,15 +299,20 @@ cdef class Walker:
         cdef int64_t stride = (step.head_dim + 15) // 16 * 16
         while run + 1 < self.n_runs and self.runs[run + 1].first <= row:
             run += 1
-        cdef uint8_t *page = self.pages[self.page_tables[self.runs[run].table * self.table_stride + position // RASE_PAGE_TOKENS]]
+        cdef uint8_t *page = self.page(self.runs[run].table, position // RASE_PAGE_TOKENS)
+        cdef uint16_t *keys = <uint16_t *>(page + step.k_offset)
+        cdef uint16_t *values = <uint16_t *>(page + step.v_offset)
         cdef int64_t offset
         for head in range(step.kv_heads):
             offset = (head * RASE_PAGE_TOKENS + slot) * stride
-            self.k.store_f16(key + head * step.head_dim, step.head_dim, stride, <uint16_t *>(page + step.k_offset) + offset)
-            self.k.store_f16(value + head * step.head_dim, step.head_dim, stride, <uint16_t *>(page + step.v_offset) + offset)
+            self.k.store_f16(key + head * step.head_dim, step.head_dim, stride, keys + offset)
+            self.k.store_f16(value + head * step.head_dim, step.head_dim, stride, values + offset)
+
+    cdef inline uint8_t *page(self, int64_t table, int64_t index) noexcept nogil:
+        return self.pages[self.page_tables[table * self.table_stride + index]]
 
     cdef void linear(self, Step *step, int worker, int workers) noexcept nogil:
-        """The worker's packed groups: generated rows by the format's own path, prompt rows by it or by the float32 hybrid (R3)."""
+        """The worker's packed groups: generated rows by the format's own path, prompt rows by it or the hybrid (R3)."""
         cdef int64_t r = self.k.rows_per_group, groups = (step.rows + r - 1) // r
         cdef int64_t first = groups * worker // workers, last = groups * (worker + 1) // workers, g, begin = 0
         cdef int64_t rows = self.n_outputs if step.outputs else self.n_tokens
@@ -318,7 +329,8 @@ cdef class Walker:
         elif own >= 8:
             own = 0  # float weights: the panel product gives the same bits and shares one unpacking
         if own > 0 and last > first:
-            step.format.dot(step.packed + first * step.group_bytes, last - first, step.cols, &act, 0, own, out + first * r, out_stride)
+            step.format.dot(step.packed + first * step.group_bytes, last - first, step.cols, &act, 0, own,
+                            out + first * r, out_stride)
         if own < rows:
             for g in range(first, last):
                 if self.timed and worker == 0:
@@ -357,8 +369,8 @@ cdef class Walker:
                     if step.window and task.first_position >= step.window:
                         oldest = (task.first_position - step.window + 1) // RASE_PAGE_TOKENS
                     for page in range(oldest, pages):
-                        k_pages[page] = <const uint16_t *>(self.pages[self.page_tables[run.table * self.table_stride + page]] + step.k_offset) + offset
-                        v_pages[page] = <const uint16_t *>(self.pages[self.page_tables[run.table * self.table_stride + page]] + step.v_offset) + offset
+                        k_pages[page] = <const uint16_t *>(self.page(run.table, page) + step.k_offset) + offset
+                        v_pages[page] = <const uint16_t *>(self.page(run.table, page) + step.v_offset) + offset
                     task.q = step.x + (run.first + block) * step.x_stride + head * step.group * step.head_dim
                     task.out = step.out + (run.first + block) * step.out_stride + head * step.group * step.head_dim
                     self.k.attention(&task)

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from rase.backends._memory import Arena
+from rase.backends.base import PAGE_TOKENS
 from rase.errors import UnsupportedArchitecture
 from rase.graph import ops
 from rase.graph.ops import Graph, Rope, Value
 
-__all__ = ["Lowering", "head_stride", "page_layout", "refuse_unknown"]
+__all__ = ["Lowering", "refuse_unknown"]
 
 KINDS = {"f32": 0, "q16_32": 1, "q16_256": 2}
-_ROW_LOCAL, _OUTPUT_SPLIT, _HEAD_SPLIT = "row", "output", "head"
+_SPLIT = {"linear": "outputs", "logits": "outputs", "attend": "heads"}  # every other step is split by rows
 
 
 def head_stride(head_dim: int) -> int:
@@ -25,7 +26,7 @@ def head_stride(head_dim: int) -> int:
 
 
 def page_layout(graph: Graph) -> tuple[int, list[int]]:
-    """Bytes of one KV page, and the offset in it of each cache group; a layer holds K of all heads, then V."""
+    """Bytes of one KV page, and where each cache group begins in it; a layer is K of all heads, then V."""
     total, offsets = 0, []
     for group in graph.caches:
         offsets.append(total)
@@ -34,13 +35,15 @@ def page_layout(graph: Graph) -> tuple[int, list[int]]:
 
 
 def layer_bytes(group: ops.CacheGroup) -> int:
-    return 2 * 2 * 32 * group.n_kv_heads * head_stride(group.head_dim)
+    """Bytes of one layer's K and V in one page."""
+    return 2 * 2 * PAGE_TOKENS * group.n_kv_heads * head_stride(group.head_dim)
 
 
 def refuse_unknown(graph: Graph) -> None:
     """Raise ``UnsupportedArchitecture`` for an op, or a variety of one, that has no kernel."""
     known = (
-        ops.Embed, ops.RmsNorm, ops.Linear, ops.Rotate, ops.Activate, ops.Mul, ops.Add, ops.Attention, ops.Logits
+        ops.Embed, ops.RmsNorm, ops.Linear, ops.Rotate, ops.Activate, ops.Mul, ops.Add, ops.Attention,
+        ops.Logits,
     )  # fmt: skip
     for op in graph.ops:
         missing = None
@@ -54,11 +57,11 @@ def refuse_unknown(graph: Graph) -> None:
             elif op.soft_cap is not None or op.sinks is not None:
                 missing = "attention with a soft cap or sinks"
         if missing:
-            raise UnsupportedArchitecture(f"the cpu backend has no kernel for {missing} of '{graph.architecture}'")
+            raise UnsupportedArchitecture(f"cpu has no kernel for {missing} of '{graph.architecture}'")
 
 
 class Buffers:
-    """Row buffers by liveness: a freed one is handed out again once every worker has passed the next meeting."""
+    """Row buffers by liveness: a freed one is handed out again once every worker passed the next meeting."""
 
     def __init__(self, max_rows: int) -> None:
         self.max_rows = max_rows
@@ -88,12 +91,15 @@ class Buffers:
 
 
 class Lowering:
-    """The steps of ``graph`` as ``(kind, fields)``; buffers are named by slot until ``emit`` gives them addresses.
+    """The steps of ``graph`` as ``(kind, fields)``; buffers are slots until ``emit`` gives them addresses.
 
-    ``formats`` maps a matrix's name to its format number, ``act_kind`` a format number to 'f32', 'q16_32', 'q16_256'.
+    ``formats`` maps a matrix's name to its format number, ``act_kind`` a format number to 'f32', 'q16_32' or
+    'q16_256'.
     """
 
-    def __init__(self, graph: Graph, formats: Mapping[str, int], act_kind: Any, max_rows: int, integer: bool) -> None:
+    def __init__(
+        self, graph: Graph, formats: Mapping[str, int], act_kind: Any, max_rows: int, integer: bool
+    ) -> None:
         self.graph, self.formats, self.act_kind, self.integer = graph, formats, act_kind, integer
         self.buffers = Buffers(max_rows)
         self.acts: list[tuple[str, int]] = []  # (kind, cols)
@@ -104,13 +110,13 @@ class Lowering:
         self._quantized: dict[tuple[str, int], int] = {}  # act buffer -> the value in it
         self._last_use = {value.id: index for index, op in enumerate(graph.ops) for value in op.inputs}
         self._phase: tuple[str, bool] | None = None
+        self._fused = self._fused_silu()
         self._lower()
 
     def _lower(self) -> None:
-        skip = self._fused_silu()
         for index, op in enumerate(self.graph.ops):
-            if index not in skip:
-                getattr(self, "_" + type(op).__name__.lower())(op, skip)
+            if index not in self._fused:
+                getattr(self, "_" + type(op).__name__.lower())(op)
             for value in {value.id: value for value in op.inputs}.values():
                 if self._last_use[value.id] == index and value.id in self._slots:
                     self.buffers.leave(self._slots[value.id])
@@ -124,19 +130,24 @@ class Lowering:
         fused = {}
         for index, op in enumerate(self.graph.ops):
             if isinstance(op, ops.Activate) and op.kind == "silu":
-                reading = readers.get(op.out.id, [])
-                if len(reading) == 1 and isinstance(reading[0], ops.Mul) and reading[0].a == op.out != reading[0].b:
-                    fused[index] = op.x
-                    self._last_use[op.x.id] = max(self._last_use[op.x.id], self.graph.ops.index(reading[0]))
+                match readers.get(op.out.id, []):
+                    case [ops.Mul() as product] if product.a == op.out != product.b:
+                        fused[index] = op.x
+                        self._last_use[op.x.id] = max(self._last_use[op.x.id], self.graph.ops.index(product))
         return fused
 
     # Bookkeeping
 
-    def _step(self, kind: str, share: str, outputs: bool = False, **fields: Any) -> None:
-        if self._phase is not None and self._phase != (share, outputs):
+    def _step(self, kind: str, outputs: bool = False, integer: bool = True, **fields: Any) -> None:
+        """Append a step; operands are values (their slots), slots, or names of weights."""
+        phase = (_SPLIT.get(kind, "rows"), outputs)
+        if self._phase is not None and self._phase != phase:
             self.buffers.meet()
-        self._phase = (share, outputs)
-        self.steps.append((kind, {"outputs": outputs, **fields}))
+        self._phase = phase
+        for operand in ("x", "y"):
+            if isinstance(fields.get(operand), Value):
+                fields[operand] = self._slots[fields[operand].id]
+        self.steps.append((kind, {"outputs": outputs, "integer": integer, **fields}))
 
     def _new(self, value: Value) -> int:
         self._slots[value.id] = self.buffers.take(value.dim)
@@ -150,77 +161,81 @@ class Lowering:
             if key not in self.acts:
                 self.acts.append(key)
             self._quantized[key] = x.id
-            self._step("quantize", _ROW_LOCAL, outputs, x=slot, act=self.acts.index(key), cols=x.dim, integer=integer)
+            self._step("quantize", outputs, integer, x=slot, act=self.acts.index(key), cols=x.dim)
 
     def _act(self, kind: str, dim: int) -> int:
         return -1 if kind == "f32" else self.acts.index((kind, dim))
 
     # One method per op
 
-    def _embed(self, op: ops.Embed, skip: Any) -> None:
-        fmt = self.formats[op.weight.name]
-        self._step("embed", _ROW_LOCAL, out=self._new(op.out), format=fmt, packed=op.weight.name, cols=op.out.dim,
-                   rows=op.weight.shape[0], scale=op.scale)  # fmt: skip
+    def _embed(self, op: ops.Embed) -> None:
+        self._step("embed", out=self._new(op.out), format=self.formats[op.weight.name], packed=op.weight.name,
+                   cols=op.out.dim, rows=op.weight.shape[0], scale=op.scale)  # fmt: skip
 
-    def _rmsnorm(self, op: ops.RmsNorm, skip: Any) -> None:
-        self._step("norm", _ROW_LOCAL, x=self._slots[op.x.id], y=op.weight.name, out=self._new(op.out), cols=op.x.dim,
-                   group=op.group, scale=op.eps)  # fmt: skip
+    def _rmsnorm(self, op: ops.RmsNorm) -> None:
+        self._step("norm", x=op.x, y=op.weight.name, out=self._new(op.out), cols=op.x.dim, group=op.group,
+                   scale=op.eps)  # fmt: skip
 
-    def _linear(self, op: ops.Linear, skip: Any) -> None:
-        kind, slot = self.act_kind(self.formats[op.weight.name]), self._slots[op.x.id]
+    def _linear(self, op: ops.Linear) -> None:
+        kind = self.act_kind(self.formats[op.weight.name])
         readers = [other for other in self.graph.ops if isinstance(other, ops.Linear) and other.x == op.x]
         kinds = [self.act_kind(self.formats[reader.weight.name]) for reader in readers]
-        self._quantize(op.x, kinds, slot, False, self.integer)
+        self._quantize(op.x, kinds, self._slots[op.x.id], False, self.integer)
         out = self._new(op.out)
-        self._step("linear", _OUTPUT_SPLIT, x=slot, act=self._act(kind, op.x.dim), out=out, cols=op.x.dim, rows=op.out.dim,
-                   format=self.formats[op.weight.name], packed=op.weight.name, integer=self.integer)  # fmt: skip
+        self._step("linear", integer=self.integer, x=op.x, act=self._act(kind, op.x.dim), out=out,
+                   cols=op.x.dim, rows=op.out.dim, format=self.formats[op.weight.name],
+                   packed=op.weight.name)  # fmt: skip
         if op.bias is not None:
-            self._step("bias", _ROW_LOCAL, x=out, y=op.bias.name, out=out, cols=op.out.dim)
+            self._step("bias", x=out, y=op.bias.name, out=out, cols=op.out.dim)
 
-    def _rotate(self, op: ops.Rotate, skip: Any) -> None:
+    def _rotate(self, op: ops.Rotate) -> None:
         if op.rope not in self.ropes:
             self.ropes.append(op.rope)
-        self._step("rotate", _ROW_LOCAL, x=self._slots[op.x.id], out=self._new(op.out), cols=op.x.dim, head_dim=op.head_dim,
-                   n_dims=op.rope.n_dims, neighbour=op.rope.pairing == "neighbour", rope=self.ropes.index(op.rope))  # fmt: skip
+        self._step("rotate", x=op.x, out=self._new(op.out), cols=op.x.dim, head_dim=op.head_dim,
+                   n_dims=op.rope.n_dims, neighbour=op.rope.pairing == "neighbour",
+                   rope=self.ropes.index(op.rope))  # fmt: skip
 
-    def _activate(self, op: ops.Activate, skip: Any) -> None:
-        self._step("silu", _ROW_LOCAL, x=self._slots[op.x.id], out=self._new(op.out), cols=op.out.dim)
+    def _activate(self, op: ops.Activate) -> None:
+        self._step("silu", x=op.x, out=self._new(op.out), cols=op.out.dim)
 
-    def _mul(self, op: ops.Mul, skip: dict[int, Value]) -> None:
-        gate = next((x for index, x in skip.items() if self.graph.ops[index].out == op.a), None)
+    def _mul(self, op: ops.Mul) -> None:
+        gate = next((x for index, x in self._fused.items() if self.graph.ops[index].out == op.a), None)
         kind, a = ("mul", op.a) if gate is None else ("silu_mul", gate)
-        self._step(kind, _ROW_LOCAL, x=self._slots[a.id], y=self._slots[op.b.id], out=self._new(op.out), cols=op.out.dim)
+        self._step(kind, x=a, y=op.b, out=self._new(op.out), cols=op.out.dim)
         if gate is not None:
             self.buffers.leave(self._slots[gate.id])
 
-    def _add(self, op: ops.Add, skip: Any) -> None:
-        self._step("add", _ROW_LOCAL, x=self._slots[op.a.id], y=self._slots[op.b.id], out=self._new(op.out), cols=op.out.dim)
+    def _add(self, op: ops.Add) -> None:
+        self._step("add", x=op.a, y=op.b, out=self._new(op.out), cols=op.out.dim)
 
-    def _attention(self, op: ops.Attention, skip: Any) -> None:
+    def _attention(self, op: ops.Attention) -> None:
         group = self.graph.caches[op.cache]
         k_offset = self._cache_offsets[op.cache] + op.layer * layer_bytes(group)
-        shape = {"head_dim": op.head_dim, "kv_heads": op.n_kv_heads, "k_offset": k_offset,
-                 "v_offset": k_offset + layer_bytes(group) // 2}  # fmt: skip
-        self._step("store", _ROW_LOCAL, x=self._slots[op.k.id], y=self._slots[op.v.id], **shape)
-        self._step("attend", _HEAD_SPLIT, x=self._slots[op.q.id], out=self._new(op.out), group=op.n_heads // op.n_kv_heads,
-                   window=op.mask.width if isinstance(op.mask, ops.Window) else 0, scale=op.scale, **shape)  # fmt: skip
+        shape: dict[str, Any] = {"head_dim": op.head_dim, "kv_heads": op.n_kv_heads, "k_offset": k_offset,
+                                 "v_offset": k_offset + layer_bytes(group) // 2}  # fmt: skip
+        self._step("store", x=op.k, y=op.v, **shape)
+        self._step("attend", x=op.q, out=self._new(op.out), group=op.n_heads // op.n_kv_heads,
+                   window=op.mask.width if isinstance(op.mask, ops.Window) else 0, scale=op.scale,
+                   **shape)  # fmt: skip
 
-    def _logits(self, op: ops.Logits, skip: Any) -> None:
+    def _logits(self, op: ops.Logits) -> None:
         """Logits always take the generated-token path (rule R3), over the rows that want them."""
         kind, rows = self.act_kind(self.formats[op.weight.name]), self.buffers.take(op.x.dim)
-        self._step("gather", _ROW_LOCAL, True, x=self._slots[op.x.id], out=rows, cols=op.x.dim)
+        self._step("gather", True, x=op.x, out=rows, cols=op.x.dim)
         self._quantized.pop((kind, op.x.dim), None)  # what is in the buffer are other rows
         self._quantize(op.x, [kind], rows, True, True)
         self._quantized.pop((kind, op.x.dim), None)
-        self._step("logits", _OUTPUT_SPLIT, True, x=rows, act=self._act(kind, op.x.dim), cols=op.x.dim, rows=op.out.dim,
+        self._step("logits", True, x=rows, act=self._act(kind, op.x.dim), cols=op.x.dim, rows=op.out.dim,
                    format=self.formats[op.weight.name], packed=op.weight.name)  # fmt: skip
 
     # Memory
 
     def act_bytes(self, kind: str, cols: int) -> tuple[int, int, int, int]:
-        """Bytes of q, d, sums and dsums of one activation buffer."""
-        rows, block, per_sum = self.buffers.max_rows, 32 if kind == "q16_32" else 256, 32 if kind == "q16_32" else 16
-        return 2 * rows * cols, 4 * rows * (cols // block), 8 * rows * (cols // per_sum), 4 * rows * (cols // block)
+        """Bytes of q, d, sums and dsums of one activation buffer, as kernels.h lays them out."""
+        rows = self.buffers.max_rows
+        block, per_sum = (32, 32) if kind == "q16_32" else (256, 16)
+        scales = 4 * rows * (cols // block)
+        return 2 * rows * cols, scales, 8 * rows * (cols // per_sum), scales
 
     @property
     def scratch_bytes(self) -> int:
@@ -231,7 +246,8 @@ class Lowering:
         """Give every slot and weight its address and hand the steps to the walker."""
         slots = [scratch.take(4 * size * self.buffers.max_rows).ctypes.data for size in self.buffers.sizes]
         for kind, cols in self.acts:
-            walker.add_act(KINDS[kind], cols, *(scratch.take(part).ctypes.data for part in self.act_bytes(kind, cols)))
+            places = [scratch.take(part).ctypes.data for part in self.act_bytes(kind, cols)]
+            walker.add_act(KINDS[kind], cols, *places)
         for kind, fields in self.steps:
             placed = dict(fields)
             for operand in ("x", "y", "out", "packed"):

@@ -1,7 +1,8 @@
-"""Anonymous memory for weights, pages and scratch: page-aligned, zeroed, with huge pages where the system has them."""
+"""Anonymous memory for weights, pages and scratch: page-aligned, zeroed, huge pages where there are any."""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from typing import Any
 
@@ -22,10 +23,8 @@ class Arena:
         except (OSError, ValueError, OverflowError, MemoryError):
             raise InsufficientMemory(what, needed=nbytes, available=_available()) from None
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            try:
+            with contextlib.suppress(OSError):  # a kernel without transparent huge pages: slower, not wrong
                 self._map.madvise(mmap.MADV_HUGEPAGE)
-            except OSError:  # a kernel without transparent huge pages: slower, not wrong
-                pass
         self._bytes: Any = np.frombuffer(self._map, np.uint8)
         self.address: int = self._bytes.ctypes.data
 

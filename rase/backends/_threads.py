@@ -11,9 +11,11 @@ __all__ = ["decode_threads", "physical_cores", "prefill_threads"]
 
 
 def physical_cores(cpus: set[int] | None = None, sysfs: Path = Path("/sys/devices/system/cpu")) -> int:
-    """Physical cores among ``cpus`` (default: this process's affinity), at most the control group's quota, at least 1."""
+    """Physical cores among ``cpus`` (default: this process's affinity), 1 to the control group's quota."""
     if cpus is None:
-        cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+        cpus = (
+            os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+        )
     cores = set()
     for cpu in cpus:
         try:
@@ -25,7 +27,7 @@ def physical_cores(cpus: set[int] | None = None, sysfs: Path = Path("/sys/device
 
 
 def _quota(default: int, root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Whole processors that the control group allows, rounded down: a team that exceeds it is stopped at barriers."""
+    """Whole processors that the control group allows, rounded down: a larger team is stopped at barriers."""
     try:
         limit, period = (root / "cpu.max").read_text().split()
         return default if limit == "max" else int(limit) // int(period)
@@ -36,8 +38,8 @@ def _quota(default: int, root: Path = Path("/sys/fs/cgroup")) -> int:
 def decode_threads() -> int:
     """RASE_NUM_THREADS, else CANDLE_NUM_THREADS, else the physical cores (all but four from twelve up).
 
-    Decode waits at barriers for the slowest core and is bound by memory: on many-core and hybrid processors the
-    last cores cost more than they bring.
+    Decode waits at barriers for the slowest core and is bound by memory: on many-core and hybrid processors
+    the last cores cost more than they bring.
     """
     chosen = env.get("RASE_NUM_THREADS") or env.get("CANDLE_NUM_THREADS")
     if chosen:

@@ -1,4 +1,4 @@
-"""The cpu backend: packs weights for this processor's kernels and runs a graph in one parallel region per pass.
+"""The cpu backend: weights packed for this processor's kernels, one parallel region per pass over a graph.
 
 Numerics (design rules R1 to R8): by default every token takes the integer path; ``prefill="f32"`` multiplies
 prompt tokens in float32. K and V are float16. The bits of a request depend on the numerics class alone.
@@ -15,10 +15,18 @@ import numpy as np
 
 from rase import env, profiling
 from rase.backends import _fork
-from rase.backends._lowering import Lowering, page_layout, refuse_unknown
+from rase.backends._lowering import Lowering, refuse_unknown
 from rase.backends._memory import Arena
 from rase.backends._threads import decode_threads, prefill_threads
-from rase.backends.base import PAGE_TOKENS, Backend, Batch, CompileOptions, MemoryEstimate, Program, WeightSource
+from rase.backends.base import (
+    PAGE_TOKENS,
+    Backend,
+    Batch,
+    CompileOptions,
+    MemoryEstimate,
+    Program,
+    WeightSource,
+)  # fmt: skip
 from rase.backends.check import check_rope_factors
 from rase.errors import BackendError, BackendUnavailable, UnsupportedFormat
 from rase.gguf.dequantize import dequantize
@@ -45,7 +53,8 @@ def select_variant() -> Any:
         return Variant(runnable[-1])
     if wanted not in dict(built):
         raise BackendUnavailable(
-            f"RASE_ISA={wanted} is not an instruction set of this build", expected="one of " + ", ".join(dict(built))
+            f"RASE_ISA={wanted} is not an instruction set of this build",
+            expected="one of " + ", ".join(dict(built)),
         )
     if wanted not in runnable:
         raise BackendUnavailable(
@@ -66,11 +75,14 @@ class CpuBackend(Backend):
     def available(self) -> tuple[bool, str]:
         return True, f"{self.variant.name}, {decode_threads()} threads"
 
-    def estimate(self, graph: Graph, tensors: Mapping[str, TensorInfo], options: CompileOptions) -> MemoryEstimate:
+    def estimate(
+        self, graph: Graph, tensors: Mapping[str, TensorInfo], options: CompileOptions
+    ) -> MemoryEstimate:
         plan = self._lower(graph, tensors, options)
         widest = max((weight.shape[-1] for weight in graph.weights.values()), default=0)
         workers = max(_threads(options))
-        heads = max((op.n_heads // op.n_kv_heads for op in graph.ops if isinstance(op, ops.Attention)), default=1)
+        attention = (op for op in graph.ops if isinstance(op, ops.Attention))
+        heads = max((op.n_heads // op.n_kv_heads for op in attention), default=1)
         per_worker = 4 * (self.variant.rows_per_group * widest + 2048 * 16 * heads)
         return MemoryEstimate(
             weights=sum(self._room(tensors[name]) for name in graph.weights), page=plan.page_bytes,
@@ -90,8 +102,8 @@ class CpuBackend(Backend):
             else:
                 rows, cols = info.shape
                 placed[info.name] = arena.take(self.variant.packed_bytes(info.format.ggml_id, rows, cols))
-                _fork.call(
-                    self.variant.pack, info.format.ggml_id, data, rows, cols, placed[info.name], max(threads))  # fmt: skip
+                packed = placed[info.name]
+                _fork.call(self.variant.pack, info.format.ggml_id, data, rows, cols, packed, max(threads))
         for rope in plan.ropes:
             if rope.factors is not None:
                 check_rope_factors(rope.factors, placed[rope.factors])
@@ -108,7 +120,9 @@ class CpuBackend(Backend):
         matrices = {name: tensors[name] for name, weight in graph.weights.items() if len(weight.shape) > 1}
         for name, info in matrices.items():
             if not self.variant.supports(info.format.ggml_id):
-                raise UnsupportedFormat(f"tensor '{name}' has format {info.format.name}, for which cpu has no kernel")
+                raise UnsupportedFormat(
+                    f"tensor '{name}' has format {info.format.name}, for which cpu has no kernel"
+                )
         if _prefill(options) == "bf16":
             raise BackendUnavailable(
                 "bf16 prefill needs a processor with AMX and a build that uses it", found=self.variant.name,
@@ -122,11 +136,19 @@ class CpuBackend(Backend):
 class CpuProgram(Program):
     """Packed weights, KV pages and scratch of one model; ``run`` holds no GIL while it computes."""
 
-    def __init__(self, variant: Any, plan: Lowering, arena: Arena, weights: dict[str, Any], options: CompileOptions,
-                 threads: tuple[int, int]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        variant: Any,
+        plan: Lowering,
+        arena: Arena,
+        weights: dict[str, Any],
+        options: CompileOptions,
+        threads: tuple[int, int],
+    ) -> None:
         from rase._kernels.program import Walker
 
-        self.graph, self.page_bytes, self.max_batch_tokens = plan.graph, plan.page_bytes, options.max_batch_tokens
+        self.graph, self.page_bytes = plan.graph, plan.page_bytes
+        self.max_batch_tokens = options.max_batch_tokens
         prompt = "int8" if plan.integer else "f32"
         self.numerics_class = f"cpu-{REVISION}/{prompt}/kv-f16"
         self.isa = variant.name
@@ -158,7 +180,9 @@ class CpuProgram(Program):
                 hint="Load the model in the child, or start children with the 'spawn' method.",
             )
         if not self._busy.acquire(blocking=False):
-            raise BackendError("this program is already running a batch", hint="Use one thread at a time per session.")
+            raise BackendError(
+                "this program is already running a batch", hint="Use one thread at a time per session."
+            )
         try:
             if self._walker is None:
                 raise BackendError("this program is closed", hint="Load the model again.")
@@ -178,8 +202,8 @@ class CpuProgram(Program):
         timed = profiling.enabled()
         start = _now() if timed else 0
         spent = self._walker.run(
-            _int32(batch.ids), _int32(batch.positions[0]), _int32(batch.sequences), _int32(batch.page_tables), generated,
-            _int32(batch.logits_rows), logits, threads, timed,
+            batch.ids, batch.positions[0], batch.sequences, batch.page_tables, generated, batch.logits_rows,
+            logits, threads, timed,
         )  # fmt: skip
         if timed:
             _count(n, n - generated, _now() - start, spent)
@@ -191,14 +215,15 @@ class CpuProgram(Program):
 
 
 class _RopeTable:
-    """cos and sin by position, float32 from float64 angles; values are fixed by the graph, memory grows with use."""
+    """cos and sin by position, float32 from float64 angles: fixed by the graph, made as positions come."""
 
     def __init__(self, rope: ops.Rope, weights: Mapping[str, Any]) -> None:
         from rase._kernels.mathfn import inv_freq
 
         self.rope = rope
         self.frequencies = np.empty(rope.n_dims // 2)
-        inv_freq(rope.theta, rope.n_dims, self.frequencies, None if rope.factors is None else weights[rope.factors])
+        factors = None if rope.factors is None else weights[rope.factors]
+        inv_freq(rope.theta, rope.n_dims, self.frequencies, factors)
         self.cos = self.sin = np.empty((0, rope.n_dims // 2), np.float32)
 
     def cover(self, position: int, context_length: int, walker: Any, index: int) -> None:
@@ -208,7 +233,8 @@ class _RopeTable:
             return
         from rase._kernels.mathfn import rope_table
 
-        want = min(max(2 * have, -(-(position + 1) // _ROPE_STEP) * _ROPE_STEP), max(context_length, position + 1))
+        steps = max(2 * have, -(-(position + 1) // _ROPE_STEP) * _ROPE_STEP)
+        want = min(steps, max(context_length, position + 1))
         cos, sin = (np.empty((want - have, self.rope.n_dims // 2), np.float32) for _ in range(2))
         rope_table(have, want, self.frequencies, cos, sin, self.rope.scale, self.rope.attn_factor)
         self.cos, self.sin = np.concatenate([self.cos, cos]), np.concatenate([self.sin, sin])
@@ -224,10 +250,6 @@ def _threads(options: CompileOptions) -> tuple[int, int]:
     return (options.threads, options.threads) if options.threads else (decode_threads(), prefill_threads())
 
 
-def _int32(array: Any) -> Any:
-    return np.ascontiguousarray(array, np.int32)
-
-
 def _now() -> int:
     import time
 
@@ -238,10 +260,21 @@ def _count(tokens: int, prompt_tokens: int, elapsed: int, spent: tuple[int, int,
     """Fill the profiling counters: wall time of worker 0 between meetings, split by role."""
     unpack, linear, attention = spent
     if prompt_tokens:
-        amounts = {"prefill_calls": 1, "prefill_tokens": prompt_tokens, "prefill_forward_ns": elapsed,
-                   "gemm_dequant_ns": unpack, "gemm_matmul_ns": linear - unpack, "attn_blocked_ns": attention}  # fmt: skip
+        amounts = {
+            "prefill_calls": 1,
+            "prefill_tokens": prompt_tokens,
+            "prefill_forward_ns": elapsed,
+            "gemm_dequant_ns": unpack,
+            "gemm_matmul_ns": linear - unpack,
+            "attn_blocked_ns": attention,
+        }
     else:
-        amounts = {"decode_steps": 1, "decode_forward_ns": elapsed, "decode_matvec_ns": linear, "decode_attn_ns": attention}
+        amounts = {
+            "decode_steps": 1,
+            "decode_forward_ns": elapsed,
+            "decode_matvec_ns": linear,
+            "decode_attn_ns": attention,
+        }
     for name, amount in amounts.items():
         profiling.add(name, amount)
 

@@ -1,4 +1,4 @@
-"""The cpu backend keeps the contract bit by bit, on every instruction set, whatever the host did to the float unit."""
+"""The cpu backend keeps the contract bit by bit: on every instruction set, whatever the host's float mode."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class TestFloat32Prefill(ProgramContract):
         ids = tiny.ids(70)
         with self.compile(tiny) as program:
             prompt = run_chunks(program, ids)
-            self.same(decode_each(program, ids), run_chunks(program, ids, [9, 16, 45], role=0), "generated rows")
+            self.same(
+                decode_each(program, ids), run_chunks(program, ids, [9, 16, 45], role=0), "generated rows"
+            )
             if tiny.matrices == "F32":
                 self.same(decode_each(program, ids), prompt, "float weights have one arithmetic")
 
@@ -151,7 +153,9 @@ def test_a_program_says_in_a_forked_child_that_it_cannot_run():
         assert_same_bits(run_chunks(program, [1, 2, 3]), expected, "in the parent")
 
 
-@pytest.mark.parametrize("name", ["blk.0.attn_norm.weight", "blk.0.ffn_down.weight", "output.weight", "blk.1.attn_k.weight"])
+@pytest.mark.parametrize(
+    "name", ["blk.0.attn_norm.weight", "blk.0.ffn_down.weight", "output.weight", "blk.1.attn_k.weight"]
+)
 def test_a_nan_weight_reaches_the_logits(name):
     tiny = TINY_LLAMA
     tensors = {each: (raw, tiny.source.tensors[each].shape, "F32") for each, raw in tiny.source.raw.items()}
@@ -179,7 +183,8 @@ from tests.support.programs import decode_each, run_chunks
 from rase.backends.cpu import CpuBackend
 from rase import profiling
 with TINY_LLAMA.compile(CpuBackend(), prefill="f32") as program:
-    rows = run_chunks(program, TINY_LLAMA.ids(300)).tobytes() + decode_each(program, [1, 2, 3], start=300).tobytes()
+    rows = run_chunks(program, TINY_LLAMA.ids(300)).tobytes()
+    rows += decode_each(program, [1, 2, 3], start=300).tobytes()
 import hashlib
 print(hashlib.sha256(rows).hexdigest(), json.dumps(profiling.snapshot()))
 """
@@ -205,5 +210,8 @@ def test_float_weights_meet_the_gate_of_the_rounding_reference():
     from rase.backends.reference import ReferenceBackend
 
     ids = TINY_LLAMA.ids(LENGTH)
-    with TINY_LLAMA.compile(CpuBackend()) as program, TINY_LLAMA.compile(ReferenceBackend("float16")) as reference:
+    with (
+        TINY_LLAMA.compile(CpuBackend()) as program,
+        TINY_LLAMA.compile(ReferenceBackend("float16")) as reference,
+    ):
         assert_close(run_chunks(program, ids), run_chunks(reference, ids), 1e-6)

@@ -52,8 +52,10 @@ def linear(
 
 
 def raw_blocks(fmt: str, rows: int, cols: int, rng: np.random.Generator) -> NDArray:
-    """Random file bytes (rows, row_bytes): every bit of codes and in-block scales; the float16 scales are normal,
-    negative, zero, subnormal and large, and always finite."""
+    """Random file bytes (rows, row_bytes): every bit of codes and in-block scales.
+
+    The float16 scales are normal, negative, zero, subnormal and large, and always finite.
+    """
     form = format_named(fmt)
     if form.block_size == 1:
         values = rng.normal(0, 1, (rows, cols)) * 2.0 ** rng.integers(-12, 4, (rows, cols))
@@ -81,8 +83,11 @@ def dequantized(fmt: str, raw: NDArray) -> NDArray:
 
 
 def integer_parts(fmt: str, raw: NDArray, cols: int) -> tuple[NDArray, NDArray, NDArray, NDArray]:
-    """(codes, minimums, d, m) of file rows: integer weights scale * (code - offset) and integer minimums, both
-    (rows, cols); d, and m or dmin, (rows, blocks) float32. The package unpacks: with d = 1 a weight is its integer."""
+    """(codes, minimums, d, m) of file rows: the exact integers of each block, and its float scales.
+
+    Integer weights scale * (code - offset) and integer minimums, both (rows, cols); d, and m or dmin,
+    (rows, blocks) float32. The package unpacks: with d = 1 a weight is its integer.
+    """
     form = format_named(fmt)
     d_at, m_at = SCALES[fmt]
     one, zero = np.array([0x00, 0x3C], np.uint8), np.zeros(2, np.uint8)
@@ -109,7 +114,7 @@ def integer_parts(fmt: str, raw: NDArray, cols: int) -> tuple[NDArray, NDArray, 
 
 
 def fma(a: NDArray, b: NDArray, c: NDArray) -> NDArray:
-    """a * b + c of float32 arrays, rounded once: exact product, TwoSum, rounding to odd (tested in fractions)."""
+    """a * b + c of float32 arrays, rounded once: exact product, TwoSum, rounding to odd (tested)."""
     with np.errstate(all="ignore"):
         p, c64 = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
         s = p + c64
@@ -173,5 +178,6 @@ def assert_same_bits(found: NDArray, expected: NDArray, what: str) -> None:
     if len(different):
         at = tuple(different[0])
         raise AssertionError(
-            f"{what}: {len(different)} of {a.size} differ, first at {at}: {found[at]!r}, expected {expected[at]!r}"
+            f"{what}: {len(different)} of {a.size} differ, first at {at}: "
+            f"{found[at]!r}, expected {expected[at]!r}"
         )

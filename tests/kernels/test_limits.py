@@ -1,4 +1,4 @@
-"""The yardsticks of measured speed: they read all bytes, do the operations they count, and use the threads they get."""
+"""The yardsticks of speed read all bytes, do the operations they count, and use the threads they get."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def test_read_bandwidth_is_what_the_clock_says(isa, threads):
     start = time.perf_counter()
     found = limits.read_bandwidth(kernels.Variant(isa), threads, nbytes, passes)
     elapsed = time.perf_counter() - start
-    assert found >= passes * (nbytes - threads * 4096) / elapsed / 1e9, "faster than all passes and the filling together"
+    assert found >= passes * (nbytes - threads * 4096) / elapsed / 1e9, (
+        "faster than all passes and the filling together"
+    )
 
 
 @pytest.mark.parametrize("isa", ISAS)

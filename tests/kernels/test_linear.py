@@ -1,4 +1,4 @@
-"""Linear layers on packed weights: exactly rules R1 and R2, the same bits in every variant, batch and split."""
+"""Linear layers on packed weights: exactly rules R1 and R2, the same bits in every variant, batch, split."""
 
 from __future__ import annotations
 
@@ -120,8 +120,10 @@ def test_poisoned_activations_reach_the_output(variant) -> None:
 
 
 def halfway_cases() -> np.ndarray:
-    """Rows a, b, c with a * b + c on a float32 tie, or beside it by less than the last bit of a double: there a sum
-    that is rounded to double first lands on the tie and goes to the wrong side."""
+    """Rows a, b, c with a * b + c on a float32 tie, or beside it by less than the last bit of a double.
+
+    There a sum that is rounded to double first lands on the tie and goes to the wrong side.
+    """
     cases = [(2.0**-12, 2.0**-12, 1.0), (2.0**-12, 2.0**-12, 1 + 2.0**-23), (2.0**-12, -(2.0**-13), 1.0)]
     for k in range(15, 23):
         above, below = 1 + 2.0**-k, 1 - 2.0**-k  # the product is 1 - 2^-2k
