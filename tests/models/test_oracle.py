@@ -13,8 +13,9 @@ from tests.support.tiny import TINY_LLAMA, TINY_QWEN3, WIDE_LLAMA, WIDE_QWEN3, T
 
 # Gates of design rule R9. The reference backend computes in float64 and rounds only its answer to float32.
 EXACT = 1e-13
-FLOAT, FLOAT_UNROUNDED, QUANTIZED = 1e-6, 1e-5, 1e-3
-FLOATS = ("F32", "F16", "BF16")
+# R9 lets quantized weights cost 1e-3. With activations of 16 bits they cost 3e-10 to 1.3e-7 (three seeds of
+# every quantized format, both architectures), so all formats are held to the gates of floats.
+ROUNDED_KV, UNROUNDED_KV = 1e-6, 1e-5
 
 VARIANTS: dict[str, Tiny] = {
     "llama": TINY_LLAMA,
@@ -42,10 +43,10 @@ VARIANTS: dict[str, Tiny] = {
 def test_every_variant_agrees_with_the_oracle(variant, backend):
     tiny = VARIANTS[variant]
     ids = tiny.ids(70)  # three pages
-    with tiny.compile(backend_named(backend), numerics="portable") as program:
+    with tiny.compile(backend_named(backend), numerics="portable", threads=1) as program:
         found = run_chunks(program, ids)
         assert_close(decode_each(program, ids[:40]), found[:40], 1e-12, "decode against prefill")
-    assert_close(found, tiny.oracle(ids), EXACT if backend == "reference" else FLOAT_UNROUNDED)
+    assert_close(found, tiny.oracle(ids), EXACT if backend == "reference" else UNROUNDED_KV)
 
 
 WRONG = {
@@ -61,7 +62,7 @@ WRONG = {
 def test_the_gates_catch_a_decoder_with_one_wrong_constant(mistake):
     ids = TINY_LLAMA.ids(70)
     error = nmse(TINY_LLAMA.oracle(ids, **WRONG[mistake]), TINY_LLAMA.oracle(ids))
-    assert error > 2 * FLOAT_UNROUNDED, f"a wrong {mistake} costs only {error:.3g}: the gate would not see it"
+    assert error > 2 * UNROUNDED_KV, f"a wrong {mistake} costs only {error:.3g}: the gate would not see it"
 
 
 @pytest.mark.parametrize("fmt", ALL_FORMATS)
@@ -81,22 +82,21 @@ def test_every_format_is_within_the_gates_of_the_reference(tiny, fmt, role, back
     tiny = tiny.but(matrices=fmt)
     ids = tiny.ids(40)
     run = run_chunks if role == "prompt" else decode_each
-    with tiny.compile(get_backend(backend), numerics="portable") as program:
+    with tiny.compile(get_backend(backend), numerics="portable", threads=1) as program:
         found = run(program, ids)
-    for kv_dtype, gate in (("float16", FLOAT), ("float64", FLOAT_UNROUNDED)):
+    for kv_dtype, gate in (("float16", ROUNDED_KV), ("float64", UNROUNDED_KV)):
         with tiny.compile(ReferenceBackend(kv_dtype)) as program:
             expected = run_chunks(program, ids)
-        assert_close(found, expected, gate if fmt in FLOATS else QUANTIZED, f"{fmt}, kv {kv_dtype}")
+        assert_close(found, expected, gate, f"{fmt}, kv {kv_dtype}")
 
 
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 @pytest.mark.parametrize("fmt", ALL_FORMATS)
 def test_float32_prefill_is_within_the_float_gate_for_every_format(fmt, backend):
-    """The hybrid prefill multiplies float32 activations: quantized weights cost it no accuracy."""
+    """The hybrid prefill multiplies float32 activations: quantized weights cost it nothing."""
     tiny = WIDE_LLAMA.but(matrices=fmt)
     ids = tiny.ids(40)
-    with tiny.compile(get_backend(backend), prefill="f32") as program:
+    with tiny.compile(get_backend(backend), prefill="f32", threads=1) as program:
         found = run_chunks(program, ids)
     with tiny.compile(ReferenceBackend("float16")) as program:
-        # Logits take the path of generated tokens: their input is quantized where the weights are.
-        assert_close(found, run_chunks(program, ids), FLOAT if fmt in FLOATS else QUANTIZED, fmt)
+        assert_close(found, run_chunks(program, ids), ROUNDED_KV, fmt)

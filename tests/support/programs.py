@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 
-from rase.backends import get_backend, names
+from rase.backends import get_backend
 from rase.backends.base import GENERATED, PROMPT, Backend, Batch, Program
 from rase.backends.reference import ReferenceBackend
 from tests.support.oracle import nmse
 
-BACKENDS = [
-    "reference",
-    pytest.param("cpu", marks=pytest.mark.skipif("cpu" not in names(), reason="no cpu backend")),
-]
+BACKENDS = ["reference", "cpu"]
 
 
 def backend_named(name: str) -> Backend:
