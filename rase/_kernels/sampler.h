@@ -15,9 +15,8 @@
 #include "mathfn.h"
 
 #define SAMPLER_BLOCK 256
-#define KEY_NEGATIVE_INF 0x007FFFFFu /* logit_key(-inf): a masked id */
 
-enum { SAMPLER_OK = 0, SAMPLER_NAN = 1, SAMPLER_INF = 2, SAMPLER_MASKED = 3 };
+enum { SAMPLER_OK = 0, SAMPLER_NAN = 1, SAMPLER_INF = 2 };
 
 static inline uint32_t logit_key(float x) {
     uint32_t bits;
@@ -35,35 +34,32 @@ typedef int32_t sampler_ints __attribute__((vector_size(16)));
 /* Fill block_max with the largest key of each block; return a SAMPLER_* status for the whole row. */
 static inline int scan_row(const float *row, int64_t n, uint32_t *block_max) {
     const float infinity = (float)(1.0 / 0.0);
-    const sampler_floats ceiling = {infinity, infinity, infinity, infinity};
-    sampler_ints allowed = {-1, -1, -1, -1}; /* per lane: every logit so far is below +inf and not NaN */
-    int32_t good = -1;
-    float highest = -infinity;
+    const sampler_floats lowest = {-infinity, -infinity, -infinity, -infinity}, zero = {0};
+    sampler_ints finite = {-1, -1, -1, -1}; /* per lane: every logit so far is finite */
+    int32_t rest_finite = -1;
     int64_t block = 0;
     for (int64_t start = 0; start < n; start += SAMPLER_BLOCK, block++) {
         const float *logits = row + start;
         int64_t count = n - start < SAMPLER_BLOCK ? n - start : SAMPLER_BLOCK, i = 0;
-        sampler_floats high[4] = {-ceiling, -ceiling, -ceiling, -ceiling};
+        sampler_floats high[4] = {lowest, lowest, lowest, lowest};
         for (; i + 16 <= count; i += 16)
             for (int part = 0; part < 4; part++) {
                 sampler_floats x;
                 memcpy(&x, logits + i + 4 * part, 16);
                 sampler_ints above = x > high[part];
                 high[part] = (sampler_floats)(((sampler_ints)x & above) | ((sampler_ints)high[part] & ~above));
-                allowed &= x < ceiling;
+                finite &= x - x == zero;
             }
         float best = -infinity;
         for (; i < count; i++) {
             best = logits[i] > best ? logits[i] : best;
-            good &= -(int32_t)(logits[i] < infinity);
+            rest_finite &= -(int32_t)(logits[i] - logits[i] == 0.0f);
         }
         for (int lane = 0; lane < 16; lane++)
             best = high[lane / 4][lane % 4] > best ? high[lane / 4][lane % 4] : best;
         block_max[block] = logit_key(best);
-        highest = best > highest ? best : highest;
     }
-    if (good & allowed[0] & allowed[1] & allowed[2] & allowed[3])
-        return highest == -infinity ? SAMPLER_MASKED : SAMPLER_OK;
+    if (rest_finite & finite[0] & finite[1] & finite[2] & finite[3]) return SAMPLER_OK;
     for (int64_t id = 0; id < n; id++)
         if (row[id] != row[id]) return SAMPLER_NAN;
     return SAMPLER_INF;
@@ -114,14 +110,13 @@ static inline void heap_sort(uint64_t *values, int64_t count) {
     }
 }
 
-/* Write the ranks of the k best ids to out[0:k], best first; masked ids (-inf) are left out. Returns how many. */
+/* Write the ranks of the k best ids to out[0:k], best first. Returns how many. */
 static inline int64_t select_best(const float *row, int64_t n, const uint32_t *block_max, int64_t k, uint64_t *out) {
     int64_t blocks = (n + SAMPLER_BLOCK - 1) / SAMPLER_BLOCK, count = 0;
-    uint32_t least = KEY_NEGATIVE_INF + 1;
+    uint32_t least = 0;
     if (blocks >= k) { /* k blocks hold a key this large, so no smaller key can be among the k best */
         for (int64_t block = 0; block < blocks; block++) count = heap_keep(out, count, k, ~block_max[block]);
-        uint32_t bound = ~(uint32_t)out[0];
-        least = bound > least ? bound : least;
+        least = ~(uint32_t)out[0];
         count = 0;
     }
     for (int64_t block = 0; block < blocks; block++) {
@@ -136,23 +131,18 @@ static inline int64_t select_best(const float *row, int64_t n, const uint32_t *b
     return count;
 }
 
-/* All unmasked ids, best first: radix sort of the keys, stable, so that equal keys stay in order of their ids. */
-static inline int64_t sort_all(const float *row, int64_t n, uint64_t *out, uint64_t *spare) {
-    int64_t count = 0;
-    for (int64_t id = 0; id < n; id++) {
-        uint32_t key = logit_key(row[id]);
-        if (key > KEY_NEGATIVE_INF) out[count++] = rank_of(key, id);
-    }
+/* All ids, best first: radix sort of the keys, stable, so that equal keys stay in order of their ids. */
+static inline void sort_all(const float *row, int64_t n, uint64_t *out, uint64_t *spare) {
+    for (int64_t id = 0; id < n; id++) out[id] = rank_of(logit_key(row[id]), id);
     for (int shift = 32; shift < 64; shift += 8) {
         int64_t start[257] = {0};
-        for (int64_t i = 0; i < count; i++) start[((out[i] >> shift) & 255) + 1]++;
+        for (int64_t i = 0; i < n; i++) start[((out[i] >> shift) & 255) + 1]++;
         for (int digit = 0; digit < 256; digit++) start[digit + 1] += start[digit];
-        for (int64_t i = 0; i < count; i++) spare[start[(out[i] >> shift) & 255]++] = out[i];
+        for (int64_t i = 0; i < n; i++) spare[start[(out[i] >> shift) & 255]++] = out[i];
         uint64_t *swap = out;
         out = spare;
         spare = swap;
-    }
-    return count; /* four passes: the result is in the caller's `out` again */
+    } /* four passes: the result is in the caller's `out` again */
 }
 
 /* A finite float32, rounded once. */
@@ -169,7 +159,6 @@ static inline void penalise(float *row, const int32_t *ids, int64_t count, const
                             double presence, double frequency) {
     for (int64_t i = 0; i < count; i++) {
         double logit = row[ids[i]];
-        if (logit - logit != 0.0) continue; /* -inf stays masked */
         logit = logit > 0.0 ? logit / repetition : logit * repetition;
         int32_t times = uses[ids[i]];
         if (times > 0) logit -= presence + frequency * times;
@@ -177,12 +166,9 @@ static inline void penalise(float *row, const int32_t *ids, int64_t count, const
     }
 }
 
-/* Add values[i] to the logit of ids[i]; masked ids stay masked. */
+/* Add values[i] to the logit of ids[i]. */
 static inline void add_bias(float *row, const int32_t *ids, const double *values, int64_t count) {
-    for (int64_t i = 0; i < count; i++) {
-        double logit = row[ids[i]];
-        if (logit - logit == 0.0) row[ids[i]] = to_logit(logit + values[i]);
-    }
+    for (int64_t i = 0; i < count; i++) row[ids[i]] = to_logit(row[ids[i]] + values[i]);
 }
 
 /* Weight of one logit: exp((logit - top) * scale), or 0 below `floor`. top is the largest logit, so it is <= 1. */

@@ -33,7 +33,7 @@ class RowSampler:
         bias_values: NDArray[np.float64],
     ) -> None: ...
     def pick(self, logits: NDArray[np.float32], position: int, history: History | None = None) -> int:
-        """The id chosen for ``position``, or -1 NaN, -2 positive infinity, -3 everything masked."""
+        """The id chosen for ``position``, or -1 for NaN, -2 for infinity in the row."""
 
     def logprobs(
         self, logits: NDArray[np.float32], chosen: int, alternatives: int

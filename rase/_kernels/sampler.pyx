@@ -22,7 +22,7 @@ cdef extern from "sampler.h" nogil:
     int64_t argmax_row(const float *row, int64_t n, const uint32_t *block_max) noexcept
     int64_t select_best(const float *row, int64_t n, const uint32_t *block_max, int64_t k,
                         uint64_t *out) noexcept
-    int64_t sort_all(const float *row, int64_t n, uint64_t *out, uint64_t *spare) noexcept
+    void sort_all(const float *row, int64_t n, uint64_t *out, uint64_t *spare) noexcept
     void penalise(float *row, const int32_t *ids, int64_t count, const int32_t *uses, double repetition,
                   double presence, double frequency) noexcept
     void add_bias(float *row, const int32_t *ids, const double *values, int64_t count) noexcept
@@ -154,7 +154,7 @@ cdef class RowSampler:
         return 0
 
     def pick(self, const float[::1] logits, uint64_t position, History history=None):
-        """The id chosen for `position`, or -1 NaN, -2 positive infinity, -3 everything masked."""
+        """The id chosen for `position`, or -1 for NaN, -2 for infinity in the row."""
         if logits.shape[0] < self.n:
             raise ValueError(f"expected at least {self.n} logits, found {logits.shape[0]}")
         if history is not None and history.vocab_size > self.n:
@@ -206,7 +206,8 @@ cdef class RowSampler:
         while True:
             self._hold(self.n if wanted * 8 > self.n else wanted)
             if wanted * 8 > self.n:
-                count = min(wanted, sort_all(row, self.n, self.ranks, self.spare))
+                sort_all(row, self.n, self.ranks, self.spare)
+                count = wanted
             else:
                 count = select_best(row, self.n, self.block_max, wanted, self.ranks)
             for i in range(count):
@@ -238,7 +239,7 @@ cdef class RowSampler:
     def logprobs(self, const float[::1] logits, int64_t chosen, int64_t alternatives):
         """(log-probability of `chosen`, [(id, log-probability)] of the best ids).
 
-        Under the model's own distribution: no temperature, penalties or filters. Masked ids are not listed.
+        Under the model's own distribution: no temperature, penalties or filters.
         """
         if logits.shape[0] < self.n or not 0 <= chosen < self.n:
             raise ValueError("logits or id out of range")

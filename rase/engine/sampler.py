@@ -13,8 +13,8 @@ In this order: repetition penalty, frequency and presence penalties, ``logit_bia
 - The draw is one number that depends only on (seed, choice, position): ``uniform`` of the kernel,
   Philox4x32-10. Nothing is remembered between tokens, so a generation can be resumed, replayed or batched
   freely.
-- A logit of -inf is a masked id. NaN, +inf and a row with every id masked raise ``InvalidLogits``, in greedy
-  too.
+- NaN or an infinity of either sign in the row raises ``InvalidLogits``, in greedy too: a damaged weight can
+  give a clean -inf, so -inf is no way to ban an id. ``logit_bias`` is.
 - ``logprobs`` are those of the model's own distribution: before penalties, bias, temperature and filters.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["History", "Sampled", "Sampler"]
 
-_FAULTS = {-1: "NaN", -2: "infinity", -3: "-inf for every token"}
+_FAULTS = {-1: "NaN", -2: "infinity"}
 
 
 class Sampled(NamedTuple):

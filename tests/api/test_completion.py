@@ -314,7 +314,7 @@ def test_an_idle_session_holds_no_pages(tiny) -> None:
     assert tiny.decoder.pool.in_use == 0 and tiny.decoder.length == 0
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_model_that_gives_no_number_is_an_error_each_time(folder, load, bad) -> None:
     session = load(toys.logits(folder, [1.0, bad, 2.0], name=f"bad-{bad}"))
     for _ in range(2):

@@ -26,7 +26,7 @@ def adjusted(
     row = [float(np.float32(x)) for x in logits]
     times = Counter(answer)
     for id in sorted({*prompt, *answer}):
-        if id >= len(row) or row[id] == -np.inf:
+        if id >= len(row):
             continue
         x = row[id] / config.repetition_penalty if row[id] > 0 else row[id] * config.repetition_penalty
         if times[id]:
@@ -39,7 +39,7 @@ def adjusted(
 
 def kept(row: Sequence[float], config: GenerationConfig) -> list[tuple[int, float]]:
     """(id, weight) of the ids that survive the filters, best first; weights are relative to the best."""
-    order = sorted((id for id, x in enumerate(row) if x > -np.inf), key=lambda id: (-row[id], id))
+    order = sorted(range(len(row)), key=lambda id: (-row[id], id))
     if config.greedy:
         return [(order[0], 1.0)]
     if config.top_k:
