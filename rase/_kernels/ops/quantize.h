@@ -1,60 +1,73 @@
 /* Activations to two int8 halves, once per vector (rule R2): x ~ d * (254 * high + low), d = amax / 32384.
  *
- * v = round(x * (32384 / amax)), nearest even, |v| <= 32384 = 254 * 127 + 126: one more would round to 128 * 254; high = round(v / 254), low = v - 254 * high, so
- * both lie in [-127, 127]: |sum of 32| <= 4064, |sum of 16| <= 2032. A block of zeros has d = 0; one that holds NaN or infinity
- * gets d = NaN, which reaches the logits. */
+ * v = round(x * (32384 / amax)), nearest even, |v| <= 32384 = 254 * 127 + 126 (one more would make high 128);
+ * high = round(v / 254), low = v - 254 * high, so both lie in [-127, 127]: |sum of 32| <= 4064, |sum of 16| <= 2032. All of
+ * these are integers below 2^24, so that float arithmetic on them is exact in any order. A block below 1e-33 counts as zero
+ * (32384 / amax might overflow). A row that holds NaN or infinity gets d = NaN everywhere, which reaches the logits. */
 #ifndef RASE_OPS_QUANTIZE_H
 #define RASE_OPS_QUANTIZE_H
 
-static inline float quantize_block(const float *x, int n, int8_t *high, int8_t *low) {
-    v16 highest = v16_zero(), poison = v16_zero();
-    for (int i = 0; i < n; i += 16) {
-        v16 v = v16_load(x + i);
-        highest = v16_max(v16_abs(v), highest);  /* a NaN is dropped here ... */
-        poison = v16_fma(v, v16_zero(), poison); /* ... and kept here: 0 * NaN and 0 * infinity are NaN */
-    }
-    float amax = v16_maxall(highest), nan = v16_sum(poison);
-    if (!(nan == 0.0f) || amax < 1e-33f) { /* below 1e-33 the quotient 32384 / amax may overflow: such a block is zero */
-        memset(high, 0, (size_t)n);
-        memset(low, 0, (size_t)n);
-        return nan == 0.0f ? 0.0f : nan;
-    }
-    const v16 magic = v16_set1(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer, nearest even */
-    v16 factor = v16_set1(32384.0f / amax);
-    for (int i = 0; i < n; i += 16) {
-        v16 v = v16_sub(v16_add(v16_mul(v16_load(x + i), factor), magic), magic);
-        v16 h = v16_sub(v16_add(v16_mul(v, v16_set1(1.0f / RASE_HALF)), magic), magic);
-        v16_to_i8(high + i, h);
-        v16_to_i8(low + i, v16_sub(v, v16_mul(h, v16_set1(RASE_HALF)))); /* exact: integers below 2^24 */
-    }
-    return amax / 32384.0f;
+static inline v16 round_v16(v16 x) { /* |x| < 2^22: adding 1.5 * 2^23 rounds to an integer, nearest even */
+    const v16 magic = v16_set1(12582912.0f);
+    return v16_sub(v16_add(x, magic), magic);
 }
 
-static inline int32_t sum_bytes(const int8_t *q, int n) {
-    int32_t sum = 0;
-    for (int i = 0; i < n; i++) sum += q[i];
-    return sum;
+/* Quantize 16 values; the halves go to high and low, and as floats to *h and *l. */
+static inline void quantize_16(v16 x, v16 factor, int8_t *high, int8_t *low, v16 *h, v16 *l) {
+    v16 v = round_v16(v16_mul(x, factor));
+    *h = round_v16(v16_mul(v, v16_set1(1.0f / RASE_HALF)));
+    *l = v16_sub(v, v16_mul(*h, v16_set1(RASE_HALF)));
+    v16_to_i8(high, *h);
+    v16_to_i8(low, *l);
+}
+
+static inline float block_factor(float amax, float *d) {
+    *d = amax < 1e-33f ? 0.0f : amax / 32384.0f;
+    return amax < 1e-33f ? 0.0f : 32384.0f / amax;
+}
+
+static inline void poison_row(v16 poison, int64_t blocks, float *d) { /* 0 * NaN and 0 * infinity are NaN */
+    float nan = v16_sum(poison);
+    if (nan == 0.0f) return;
+    for (int64_t b = 0; b < blocks; b++) d[b] = nan;
 }
 
 static void quantize_32(const float *x, int64_t cols, int8_t *q, float *d, int32_t *sums, float *dsums) {
     int64_t blocks = cols / 32;
-    for (int64_t b = 0; b < blocks; b++, x += 32, q += 32) {
-        d[b] = quantize_block(x, 32, q, q + cols);
-        sums[b] = sum_bytes(q, 32);
-        sums[blocks + b] = sum_bytes(q + cols, 32);
-        dsums[b] = d[b] * (float)(RASE_HALF * sums[b] + sums[blocks + b]); /* the integer is below 2^21: exact as a float */
+    v16 poison = v16_zero();
+    for (int64_t b = 0; b < blocks; b++, q += 32) {
+        v16 x0 = v16_load(x + 32 * b), x1 = v16_load(x + 32 * b + 16), h0, h1, l0, l1;
+        poison = v16_fma(x1, v16_zero(), v16_fma(x0, v16_zero(), poison));
+        v16 factor = v16_set1(block_factor(v16_maxall(v16_max(v16_abs(x0), v16_abs(x1))), d + b));
+        quantize_16(x0, factor, q, q + cols, &h0, &l0);
+        quantize_16(x1, factor, q + 16, q + cols + 16, &h1, &l1);
+        float high = v16_sum(v16_add(h0, h1)), low = v16_sum(v16_add(l0, l1));
+        sums[b] = (int32_t)high;
+        sums[blocks + b] = (int32_t)low;
+        dsums[b] = d[b] * (RASE_HALF * high + low);
     }
+    poison_row(poison, blocks, d);
+    poison_row(poison, blocks, dsums);
 }
 
 static void quantize_256(const float *x, int64_t cols, int8_t *q, float *d, int32_t *sums) {
     int64_t groups = cols / 16;
+    v16 poison = v16_zero();
     for (int64_t b = 0; b < cols / 256; b++, x += 256, q += 256, sums += 16) {
-        d[b] = quantize_block(x, 256, q, q + cols);
+        v16 highest = v16_zero(), h[16], l[16];
         for (int g = 0; g < 16; g++) {
-            sums[g] = sum_bytes(q + 16 * g, 16);
-            sums[groups + g] = sum_bytes(q + cols + 16 * g, 16);
+            v16 v = v16_load(x + 16 * g);
+            poison = v16_fma(v, v16_zero(), poison);
+            highest = v16_max(v16_abs(v), highest);
         }
+        v16 factor = v16_set1(block_factor(v16_maxall(highest), d + b));
+        for (int g = 0; g < 16; g++) quantize_16(v16_load(x + 16 * g), factor, q + 16 * g, q + cols + 16 * g, h + g, l + g);
+        float high[16], low[16];
+        v16_store(high, v16_sum16(h));
+        v16_store(low, v16_sum16(l));
+        for (int g = 0; g < 16; g++) sums[g] = (int32_t)high[g], sums[groups + g] = (int32_t)low[g];
     }
+    poison_row(poison, cols / 256, d);
 }
 
 #endif
