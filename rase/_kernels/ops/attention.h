@@ -86,12 +86,19 @@ static inline void chunk_merge(float *top, float *sum, float *acc, float m, floa
         v16_store(acc + i, v16_fma(v16_load(acc + i), alpha, v16_mul(v16_load(a + i), beta)));
 }
 
-/* Positions [first + from, first + n) of one head to float32 rows; whole pages, so a few rows below `from` may be loaded too. */
-static inline void load_chunk(const uint16_t *const *pages, int64_t first, int64_t from, int64_t n, int64_t stride, float *out) {
+/* Positions [first + from, first + n) of one head to float32 rows; whole pages, so a few rows below `from` may be loaded too.
+ * Pages lie far apart, where no hardware prefetcher follows: each asks for the next one, the last for `then` (or NULL). */
+static inline void load_chunk(const uint16_t *const *pages, int64_t first, int64_t from, int64_t n, int64_t stride,
+                              const uint16_t *then, float *out) {
     for (int64_t j = from / RASE_PAGE_TOKENS * RASE_PAGE_TOKENS; j < n; j += RASE_PAGE_TOKENS) {
-        const uint16_t *page = pages[(first + j) / RASE_PAGE_TOKENS];
-        int64_t elements = (n - j < RASE_PAGE_TOKENS ? n - j : RASE_PAGE_TOKENS) * stride;
-        for (int64_t i = 0; i < elements; i += 16) v16_store(out + j * stride + i, v16_from_f16(page + i));
+        int64_t number = (first + j) / RASE_PAGE_TOKENS;
+        int last = j + RASE_PAGE_TOKENS >= n;
+        const uint16_t *page = pages[number], *next = last ? then : pages[number + 1];
+        int64_t elements = (last ? n - j : RASE_PAGE_TOKENS) * stride;
+        for (int64_t i = 0; i < elements; i += 16) {
+            if (next && i % 32 == 0) __builtin_prefetch(next + i);
+            v16_store(out + j * stride + i, v16_from_f16(page + i));
+        }
     }
 }
 
@@ -113,13 +120,15 @@ static void attention_block(const rase_attention_task *task, int64_t t0, int64_t
     for (int64_t chunk = oldest / RASE_CHUNK * RASE_CHUNK; chunk <= last; chunk += RASE_CHUNK) {
         int64_t n = last + 1 - chunk < RASE_CHUNK ? last + 1 - chunk : RASE_CHUNK, n_16 = (n + 15) / 16;
         int64_t unseen = oldest > chunk ? oldest - chunk : 0, skip = unseen / 16; /* vectors of 16 that no row sees */
-        load_chunk(task->k_pages, chunk, unseen, n, stride, kv);
+        const uint16_t *values = task->v_pages[(chunk + unseen) / RASE_PAGE_TOKENS];
+        const uint16_t *next_keys = chunk + RASE_CHUNK <= last ? task->k_pages[(chunk + RASE_CHUNK) / RASE_PAGE_TOKENS] : NULL;
+        load_chunk(task->k_pages, chunk, unseen, n, stride, values, kv);
         memset(kv + n * stride, 0, sizeof(float) * (size_t)((16 * n_16 - n) * stride));
         for (int64_t r = 0; r < rows; r++) {
             float *row = scores + r * RASE_CHUNK;
             chunk_scores(query + r * stride, kv + 16 * skip * stride, n_16 - skip, stride, task->scale, row + 16 * skip);
         }
-        load_chunk(task->v_pages, chunk, unseen, n, stride, kv);
+        load_chunk(task->v_pages, chunk, unseen, n, stride, next_keys, kv);
         for (int64_t r0 = 0; r0 < rows; r0 += ATT_STEP) {
             float chunk_top[ATT_STEP], chunk_sum[ATT_STEP];
             int64_t start[ATT_STEP], end[ATT_STEP], seeing = -1;
