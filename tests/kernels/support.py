@@ -153,11 +153,12 @@ def expected_linear(fmt: str, raw: NDArray, x: NDArray) -> NDArray:
     high, low_half, da = quantized(x, form.block_size)
     for b in range(cols // form.block_size):
         part = slice(b * form.block_size, (b + 1) * form.block_size)
-        for q, unit in ((high, F32(254) * da), (low_half, da)):
-            isum = q[:, part] @ codes[:, part].T
+        q = 254 * high + low_half
+        halves = ((high, F32(254) * da), (low_half, da)) if form.block_size == 256 else ((q, da),)
+        for half, unit in halves:
+            isum = half[:, part] @ codes[:, part].T
             assert np.abs(isum).max() < 2**31
             acc = fma(isum.astype(F32), d[None, :, b] * unit[:, b, None], acc)
-        q = 254 * high + low_half
         if SCALES[fmt][1] is None:
             continue
         if form.block_size == 32:  # + m * (da * activation sum), the second factor rounded

@@ -1,8 +1,8 @@
 /* The legacy formats: blocks of 32 weights with one float16 scale and, in two of them, one float16 minimum (rule R2).
  *
  * Per block and half of the activations: sum = sum of code * activation, less offset * activation sum, exact in int32:
- * |sum| <= 32 * 31 * 127 + 16 * 4064 < 2^18 (Q8_0: 32 * 255 * 127 < 2^21). Then acc = fma(high, d * (254 da), acc),
- * acc = fma(low, d * da, acc), and with a minimum acc = fma(m, dsums, acc); float32, blocks ascending. */
+ * |sum| <= 32 * 31 * 127 + 16 * 4064 < 2^18 (Q8_0: 32 * 255 * 127 < 2^21). Then acc = fma(254 * high + low, d * da,
+ * acc), the integer exact (below 2^28), and with a minimum acc = fma(m, dsums, acc); float32, blocks ascending. */
 #ifndef RASE_QUANTS_BLOCK32_H
 #define RASE_QUANTS_BLOCK32_H
 
@@ -46,7 +46,7 @@ TEMPLATE void block32_tile(const uint8_t *group, int64_t cols, int code_bytes, i
         rf d = rf_from_f16(halves), minimum = has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
         UNROLL(t, n) {
             ri high = rp_end(dot[2 * t], sum[2 * t]), low = rp_end(dot[2 * t + 1], sum[2 * t + 1]);
-            acc[t] = join_halves(acc[t], high, low, d, da[t * blocks + b]);
+            acc[t] = join_exact(acc[t], high, low, d, da[t * blocks + b]);
             if (has_minimum) acc[t] = rf_fma(minimum, rf_set1(dsums[t * blocks + b]), acc[t]);
         }
     }

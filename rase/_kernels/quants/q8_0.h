@@ -1,6 +1,6 @@
 /* Q8_0: weight = d * code, code -128..127, blocks of 32. Packed block: R scales; 8 vectors of codes.
  * Accumulator: int32 per block and half, |sum| <= 32 * 128 * 127 < 2^20 (as unsigned codes 32 * 255 * 127 < 2^21, start
- * -128 * 4064), then acc = fma(high, d * (254 da), acc), acc = fma(low, d * da, acc) in float32, blocks ascending. */
+ * -128 * 4064), then acc = fma(254 * high + low, d * da, acc), the integer exact (below 2^28); float32, blocks ascending. */
 #ifndef RASE_QUANTS_Q8_0_H
 #define RASE_QUANTS_Q8_0_H
 
@@ -52,7 +52,7 @@ TEMPLATE void q8_0_tile(const uint8_t *group, int64_t cols, const rase_act *act,
             UNROLL(t, 2 * n) sum[t] = ri_dot_s8(sum[t], w, q + t * cols + 4 * v);
         }
         rf scale = rf_from_f16(d);
-        UNROLL(t, n) acc[t] = join_halves(acc[t], sum[2 * t], sum[2 * t + 1], scale, da[t * blocks + b]);
+        UNROLL(t, n) acc[t] = join_exact(acc[t], sum[2 * t], sum[2 * t + 1], scale, da[t * blocks + b]);
     }
     UNROLL(t, n) rf_store(out + t * out_stride, acc[t]);
 }

@@ -115,6 +115,7 @@ static inline ri ri_set1(int32_t x) { return _mm256_set1_epi32(x); }
 static inline ri ri_add(ri x, ri y) { return _mm256_add_epi32(x, y); }
 static inline ri ri_sub(ri x, ri y) { return _mm256_sub_epi32(x, y); }
 static inline ri ri_mul(ri x, ri y) { return _mm256_mullo_epi32(x, y); }
+static inline ri ri_shl(ri x, int n) { return _mm256_slli_epi32(x, n); }
 static inline ri ri_from_i8(const int8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 static inline ri ri_from_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 

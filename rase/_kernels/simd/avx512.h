@@ -87,6 +87,7 @@ static inline ri ri_set1(int32_t x) { return _mm512_set1_epi32(x); }
 static inline ri ri_add(ri x, ri y) { return _mm512_add_epi32(x, y); }
 static inline ri ri_sub(ri x, ri y) { return _mm512_sub_epi32(x, y); }
 static inline ri ri_mul(ri x, ri y) { return _mm512_mullo_epi32(x, y); }
+static inline ri ri_shl(ri x, int n) { return _mm512_slli_epi32(x, (unsigned)n); }
 static inline ri ri_from_i8(const int8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 static inline ri ri_from_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 

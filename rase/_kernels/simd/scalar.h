@@ -109,6 +109,7 @@ static inline ri ri_set1(int32_t x) { ri r; LANES_R r.v[l] = x; return r; }
 static inline ri ri_add(ri a, ri b) { ri r; LANES_R r.v[l] = a.v[l] + b.v[l]; return r; }
 static inline ri ri_sub(ri a, ri b) { ri r; LANES_R r.v[l] = a.v[l] - b.v[l]; return r; }
 static inline ri ri_mul(ri a, ri b) { ri r; LANES_R r.v[l] = a.v[l] * b.v[l]; return r; }
+static inline ri ri_shl(ri a, int n) { ri r; LANES_R r.v[l] = (int32_t)((uint32_t)a.v[l] << n); return r; }
 static inline ri ri_from_i8(const int8_t *p) { ri r; LANES_R r.v[l] = p[l]; return r; }
 static inline ri ri_from_u8(const uint8_t *p) { ri r; LANES_R r.v[l] = p[l]; return r; }
 
