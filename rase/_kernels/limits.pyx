@@ -12,7 +12,7 @@ from rase._kernels.kernels cimport Variant, rase_kernels
 
 import mmap
 
-cdef extern from "barrier.h" nogil:
+cdef extern from "tickets.h" nogil:
     int64_t rase_nanoseconds()
 
 cdef enum:

@@ -15,7 +15,6 @@ cdef enum:                  # indices of Walker.spent
 ctypedef struct Step:
     Kind kind
     Share share
-    bint meet               # all workers wait for each other after this step
     bint outputs            # rows are those that want logits, else the batch's tokens
     bint integer            # LINEAR, QUANTIZE: prompt rows too take the format's own path
     float *x                # (rows, x_stride)
@@ -42,5 +41,11 @@ ctypedef struct Act:
     float *dsums
     int32_t *sums
 
-ctypedef struct Run:        # contiguous tokens of one sequence
-    int64_t first, count, position, table
+ctypedef struct Phase:      # steps [first, last) of one share
+    int first, last
+    Share share
+    bint outputs
+    int64_t groups          # packed groups of all its matrices
+
+ctypedef struct Run:        # contiguous tokens of one sequence; block = attention blocks of the runs before
+    int64_t first, count, position, table, block

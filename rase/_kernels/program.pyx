@@ -1,10 +1,11 @@
-"""The program walker: one OpenMP region per forward pass, in which all workers walk the same list of steps.
+"""The program walker: one OpenMP region per forward pass, in which all workers walk the same phases of steps.
 
-A step is one of three kinds by how it is shared out: *row-local* (norms, quantization, sums, rotation, KV store:
-a worker takes a run of rows), *output-split* (linears: a worker takes a run of packed groups of every matrix) and
-*head-split* (attention: a worker takes tasks of one KV head). Workers meet only where the kind changes, so a run of
-row-local steps is fused by construction. Threads split outputs, never a reduction: the bits do not depend on their
-number (rule R1). Nothing is allocated while a step runs. backends/cpu.py owns the memory behind the pointers.
+A step is one of three kinds by how it is shared out, and a phase is a run of steps of one kind. *Row-local* (norms,
+quantization, sums, rotation, KV store): a unit is some rows, taken through all steps of the phase, which fuses them.
+*Output-split* (linears): a unit is some packed groups of one matrix. *Head-split* (attention): a unit is a block of
+query tokens and one KV head. Workers take units until a phase is done (tickets.h) and meet only there. They split
+outputs, never a reduction: the bits depend neither on their number nor on who takes what (rule R1). Nothing is
+allocated while a step runs. backends/cpu.py owns the memory behind the pointers.
 """
 
 from cython.parallel cimport parallel, threadid
@@ -16,10 +17,13 @@ from rase._kernels.kernels cimport (
     RASE_ACT_Q16_32, RASE_PAGE_TOKENS, Variant, rase_act, rase_attention_task, rase_kernels,
 )
 
-cdef extern from "barrier.h" nogil:
-    ctypedef struct rase_barrier:
+cdef extern from "tickets.h" nogil:
+    ctypedef struct rase_tickets:
         pass
-    void rase_barrier_wait(rase_barrier *, int)
+    void rase_tickets_reset(rase_tickets *)
+    int rase_tickets_take(rase_tickets *, int)
+    void rase_tickets_finish(rase_tickets *, int, int)
+    void rase_tickets_wait(rase_tickets *, int)
     int64_t rase_nanoseconds()
 
 cdef extern from "fpenv.h" nogil:
@@ -38,6 +42,7 @@ cdef float *_address(object address) except? NULL:
 cdef enum:
     MAX_ROPES = 16
     QUERY_BLOCK = 16        # tokens of one attention task: ATT_TOKENS of ops/attention.h
+    UNITS_PER_WORKER = 4    # of a phase of linears
 
 
 cdef class Walker:
@@ -52,7 +57,9 @@ cdef class Walker:
     cdef const float *rope_cos[MAX_ROPES]
     cdef const float *rope_sin[MAX_ROPES]
     cdef int64_t rope_half[MAX_ROPES]
-    cdef rase_barrier *barrier
+    cdef Phase *phases
+    cdef rase_tickets *tickets      # one per phase
+    cdef int n_phases
     cdef uint8_t **pages
     cdef int64_t n_pages
     cdef int64_t scratch_floats, table_pages
@@ -74,11 +81,6 @@ cdef class Walker:
     def __cinit__(self, Variant variant not None, int64_t max_rows, int workers, int64_t context_pages):
         self.variant, self.k = variant, variant.table
         self.max_rows, self.workers, self.table_pages = max_rows, workers, context_pages
-        cdef void *aligned = NULL
-        if posix_memalign(&aligned, 64, sizeof(rase_barrier)):
-            raise MemoryError
-        memset(aligned, 0, sizeof(rase_barrier))
-        self.barrier = <rase_barrier *>aligned
         self.runs = <Run *>malloc(max_rows * sizeof(Run))
         self.scratch = <float **>malloc(workers * sizeof(void *))
         self.tables = <const uint16_t ***>malloc(workers * sizeof(void *))
@@ -91,7 +93,8 @@ cdef class Walker:
         cdef int i
         free(self.steps)
         free(self.acts)
-        free(self.barrier)
+        free(self.phases)
+        free(self.tickets)
         free(self.runs)
         free(self.pages)
         for i in range(self.workers):
@@ -144,11 +147,6 @@ cdef class Walker:
             step.group_bytes = step.format.group_bytes(step.cols)
         if fields:
             raise TypeError(f"unknown fields {sorted(fields)}")
-        cdef Step *before = &self.steps[self.n_steps - 1] if self.n_steps else NULL
-        # Workers meet where the share changes, and where rows move between workers (tokens -> outputs).
-        if before != NULL:
-            before.meet = before.share != step.share or before.outputs != step.outputs
-        step.meet = True
         cdef int64_t need = 0
         if step.share == OUTPUT_SPLIT:
             need = step.cols * self.k.rows_per_group
@@ -158,9 +156,26 @@ cdef class Walker:
         self.n_steps += 1
 
     def finish(self):
-        """Allocate the workers' scratch; to be called once, after the last step."""
+        """Divide the steps into phases and allocate the workers' scratch; to be called once, after the last step."""
         cdef int i
-        cdef void *block
+        cdef void *block = NULL
+        cdef Phase *phase = NULL
+        cdef Step *step
+        self.phases = <Phase *>malloc(self.n_steps * sizeof(Phase))
+        if self.phases == NULL or posix_memalign(&block, 64, self.n_steps * sizeof(rase_tickets)):
+            raise MemoryError
+        self.tickets = <rase_tickets *>block
+        memset(self.tickets, 0, self.n_steps * sizeof(rase_tickets))
+        for i in range(self.n_steps):
+            step = &self.steps[i]
+            # Rows move between workers where the share changes, and from the batch's tokens to the rows that want logits.
+            if phase == NULL or phase.share != step.share or phase.outputs != step.outputs:
+                phase = &self.phases[self.n_phases]
+                self.n_phases += 1
+                phase.first, phase.share, phase.outputs, phase.groups = i, step.share, step.outputs, 0
+            phase.last = i + 1
+            if step.share == OUTPUT_SPLIT:
+                phase.groups += (step.rows + self.k.rows_per_group - 1) // self.k.rows_per_group
         for i in range(self.workers):
             block = NULL
             if posix_memalign(&block, 64, max(self.scratch_floats, 16) * sizeof(float)):
@@ -204,12 +219,17 @@ cdef class Walker:
         self.logits = &logits[0, 0] if self.n_outputs else NULL
         self.logits_stride = logits.shape[1]
         self.n_runs = 0
+        cdef Run *run = NULL
         for i in range(n):
             if i == 0 or sequences[i] != sequences[i - 1] or positions[i] != positions[i - 1] + 1:
-                self.runs[self.n_runs] = Run(i, 1, positions[i], sequences[i])
+                self.runs[self.n_runs] = Run(i, 0, positions[i], sequences[i], 0)
+                if run != NULL:
+                    self.runs[self.n_runs].block = run.block + (run.count + QUERY_BLOCK - 1) // QUERY_BLOCK
+                run = &self.runs[self.n_runs]
                 self.n_runs += 1
-            else:
-                self.runs[self.n_runs - 1].count += 1
+            run.count += 1
+        for i in range(self.n_phases):
+            rase_tickets_reset(&self.tickets[i])
         self.timed = timed
         memset(self.spent, 0, sizeof(self.spent))
         with nogil:
@@ -221,27 +241,71 @@ cdef class Walker:
         return (self.spent[UNPACK_NS], self.spent[LINEAR_NS], self.spent[ATTEND_NS]) if timed else None
 
     cdef void work(self, int worker, int workers) noexcept nogil:
-        """What every worker does: walk the steps, take its share of each, meet the others."""
+        """What every worker does: for each phase, take units until none is left, then wait until all are done."""
         cdef uint64_t state = rase_fp_enter()
-        cdef Step *step
-        cdef int64_t rows, begin = 0
-        cdef int i
-        for i in range(self.n_steps):
-            step = &self.steps[i]
+        cdef Phase *phase
+        cdef rase_tickets *tickets
+        cdef int64_t begin = 0
+        cdef int i, unit, units, size, finished
+        for i in range(self.n_phases):
+            phase, tickets = &self.phases[i], &self.tickets[i]
             if self.timed and worker == 0:
                 begin = rase_nanoseconds()
-            if step.share == ROW_LOCAL:
-                rows = self.n_outputs if step.outputs else self.n_tokens
-                self.row_local(step, rows * worker // workers, rows * (worker + 1) // workers)
-            elif step.share == OUTPUT_SPLIT:
-                self.linear(step, worker, workers)
-            else:
-                self.attend(step, worker, workers)
-            if step.meet:
-                rase_barrier_wait(self.barrier, workers)
-            if self.timed and worker == 0 and step.share != ROW_LOCAL:
-                self.spent[LINEAR_NS if step.share == OUTPUT_SPLIT else ATTEND_NS] += rase_nanoseconds() - begin
+            size = self.unit_size(phase, workers)
+            units = self.units(phase, size)
+            finished = 0
+            while True:
+                unit = rase_tickets_take(tickets, units)
+                if unit >= units:
+                    break
+                self.do_unit(phase, worker, unit, units, size)
+                finished += 1
+            if finished:
+                rase_tickets_finish(tickets, finished, units)
+            rase_tickets_wait(tickets, units)
+            if self.timed and worker == 0 and phase.share != ROW_LOCAL:
+                self.spent[LINEAR_NS if phase.share == OUTPUT_SPLIT else ATTEND_NS] += rase_nanoseconds() - begin
         rase_fp_leave(state)
+
+    cdef int unit_size(self, Phase *phase, int workers) noexcept nogil:
+        """Rows or groups of one unit: several units for each worker, so that a slow one leaves the rest to the others."""
+        cdef int64_t rows = self.n_outputs if phase.outputs else self.n_tokens
+        if phase.share == ROW_LOCAL:
+            return <int>max(1, min(16, rows // (2 * workers)))
+        return <int>max(1, phase.groups // (UNITS_PER_WORKER * workers if workers > 1 else 1))
+
+    cdef int units(self, Phase *phase, int size) noexcept nogil:
+        cdef int64_t total = 0, r = self.k.rows_per_group
+        cdef Run *run
+        cdef int i
+        if phase.share == ROW_LOCAL:
+            total = ((self.n_outputs if phase.outputs else self.n_tokens) + size - 1) // size
+        elif phase.share == HEAD_SPLIT:
+            run = &self.runs[self.n_runs - 1]
+            total = (run.block + (run.count + QUERY_BLOCK - 1) // QUERY_BLOCK) * self.steps[phase.first].kv_heads
+        else:
+            for i in range(phase.first, phase.last):
+                total += ((self.steps[i].rows + r - 1) // r + size - 1) // size
+        return <int>total
+
+    cdef void do_unit(self, Phase *phase, int worker, int unit, int units, int size) noexcept nogil:
+        cdef int64_t first, last, groups, r = self.k.rows_per_group
+        cdef int i, here
+        if phase.share == ROW_LOCAL:
+            first = <int64_t>unit * size
+            last = min(first + size, self.n_outputs if phase.outputs else self.n_tokens)
+            for i in range(phase.first, phase.last):
+                self.row_local(&self.steps[i], first, last)
+        elif phase.share == HEAD_SPLIT:
+            self.attend(&self.steps[phase.first], worker, units - 1 - unit)  # late positions see more: begin with them
+        else:
+            for i in range(phase.first, phase.last):
+                groups = (self.steps[i].rows + r - 1) // r
+                here = <int>((groups + size - 1) // size)
+                if unit < here:
+                    self.linear(&self.steps[i], worker, <int64_t>unit * size, min(groups, (<int64_t>unit + 1) * size))
+                    return
+                unit -= here
 
     cdef void row_local(self, Step *step, int64_t first, int64_t last) noexcept nogil:
         cdef int64_t row, n = step.cols
@@ -311,10 +375,9 @@ cdef class Walker:
     cdef inline uint8_t *page(self, int64_t table, int64_t index) noexcept nogil:
         return self.pages[self.page_tables[table * self.table_stride + index]]
 
-    cdef void linear(self, Step *step, int worker, int workers) noexcept nogil:
-        """The worker's packed groups: generated rows by the format's own path, prompt rows by it or the hybrid (R3)."""
-        cdef int64_t r = self.k.rows_per_group, groups = (step.rows + r - 1) // r
-        cdef int64_t first = groups * worker // workers, last = groups * (worker + 1) // workers, g, begin = 0
+    cdef void linear(self, Step *step, int worker, int64_t first, int64_t last) noexcept nogil:
+        """Packed groups [first, last): generated rows by the format's path, prompt rows by it or the hybrid (R3)."""
+        cdef int64_t r = self.k.rows_per_group, g, begin = 0
         cdef int64_t rows = self.n_outputs if step.outputs else self.n_tokens
         cdef int64_t own = rows if step.integer else self.n_generated
         cdef int64_t out_stride = self.logits_stride if step.kind == LOGITS else step.out_stride
@@ -328,7 +391,7 @@ cdef class Walker:
             act.q, act.d, act.dsums, act.sums = buffer.q, buffer.d, buffer.dsums, buffer.sums
         elif own >= 8:
             own = 0  # float weights: the panel product gives the same bits and shares one unpacking
-        if own > 0 and last > first:
+        if own > 0:
             step.format.dot(step.packed + first * step.group_bytes, last - first, step.cols, &act, 0, own,
                             out + first * r, out_stride)
         if own < rows:
@@ -341,36 +404,32 @@ cdef class Walker:
                 self.k.gemm_f32(panel, step.cols, step.x + own * step.x_stride, step.x_stride, rows - own,
                                 out + own * out_stride + g * r, out_stride)
 
-    cdef void attend(self, Step *step, int worker, int workers) noexcept nogil:
-        """Tasks are (run, block of query tokens, KV head), dealt to the workers in turn."""
+    cdef void attend(self, Step *step, int worker, int64_t unit) noexcept nogil:
+        """Unit = (block of query tokens of a run, KV head)."""
         cdef rase_attention_task task
-        cdef int64_t turn = 0, index, block, head, pages, page, oldest, stride = (step.head_dim + 15) // 16 * 16, offset
-        cdef Run *run
-        cdef int64_t i
+        cdef int64_t head = unit % step.kv_heads, block = unit // step.kv_heads, i = 0
+        cdef int64_t stride = (step.head_dim + 15) // 16 * 16
+        cdef int64_t page, pages, oldest = 0, offset = head * RASE_PAGE_TOKENS * stride
         cdef const uint16_t **k_pages = self.tables[worker]
         cdef const uint16_t **v_pages = k_pages + self.table_pages
+        cdef uint8_t *stored
+        while i + 1 < self.n_runs and self.runs[i + 1].block <= block:
+            i += 1
+        cdef Run *run = &self.runs[i]
+        block = (block - run.block) * QUERY_BLOCK
         task.q_stride, task.out_stride = step.x_stride, step.out_stride
         task.group, task.head_dim, task.head_stride = step.group, step.head_dim, stride
         task.window, task.scale, task.scratch = step.window, step.scale, self.scratch[worker]
         task.k_pages, task.v_pages = k_pages, v_pages
-        for i in range(self.n_runs):
-            run = &self.runs[i]
-            for index in range((run.count + QUERY_BLOCK - 1) // QUERY_BLOCK):
-                block = index * QUERY_BLOCK
-                for head in range(step.kv_heads):
-                    turn += 1
-                    if turn % workers != worker:
-                        continue
-                    task.n_tokens = min(QUERY_BLOCK, run.count - block)
-                    task.first_position = run.position + block
-                    pages = (task.first_position + task.n_tokens + RASE_PAGE_TOKENS - 1) // RASE_PAGE_TOKENS
-                    offset = head * RASE_PAGE_TOKENS * stride
-                    oldest = 0  # pages that a window has left behind may be gone
-                    if step.window and task.first_position >= step.window:
-                        oldest = (task.first_position - step.window + 1) // RASE_PAGE_TOKENS
-                    for page in range(oldest, pages):
-                        k_pages[page] = <const uint16_t *>(self.page(run.table, page) + step.k_offset) + offset
-                        v_pages[page] = <const uint16_t *>(self.page(run.table, page) + step.v_offset) + offset
-                    task.q = step.x + (run.first + block) * step.x_stride + head * step.group * step.head_dim
-                    task.out = step.out + (run.first + block) * step.out_stride + head * step.group * step.head_dim
-                    self.k.attention(&task)
+        task.n_tokens = min(QUERY_BLOCK, run.count - block)
+        task.first_position = run.position + block
+        task.q = step.x + (run.first + block) * step.x_stride + head * step.group * step.head_dim
+        task.out = step.out + (run.first + block) * step.out_stride + head * step.group * step.head_dim
+        pages = (task.first_position + task.n_tokens + RASE_PAGE_TOKENS - 1) // RASE_PAGE_TOKENS
+        if step.window and task.first_position >= step.window:  # pages that a window has left behind may be gone
+            oldest = (task.first_position - step.window + 1) // RASE_PAGE_TOKENS
+        for page in range(oldest, pages):
+            stored = self.page(run.table, page)
+            k_pages[page] = <const uint16_t *>(stored + step.k_offset) + offset
+            v_pages[page] = <const uint16_t *>(stored + step.v_offset) + offset
+        self.k.attention(&task)
