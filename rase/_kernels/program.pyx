@@ -9,65 +9,30 @@ allocated while a step runs. backends/cpu.py owns the memory behind the pointers
 """
 
 from cython.parallel cimport parallel, threadid
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t, uintptr_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from rase._kernels.kernels cimport (
-    RASE_ACT_Q16_32, RASE_PAGE_TOKENS, Variant, rase_act, rase_attention_task, rase_kernels,
+from rase._kernels.kernels cimport RASE_ACT_Q16_32, RASE_PAGE_TOKENS, rase_act, rase_attention_task
+from rase._kernels.plan cimport (
+    ADD, ATTEND_NS, BIAS, COUNTERS, EMBED, GATHER, HEAD_SPLIT, LINEAR_NS, LOGITS, MUL, NORM, OUTPUT_SPLIT, QUANTIZE,
+    QUERY_BLOCK, ROTATE, ROW_LOCAL, SILU, SILU_MUL, STORE, UNPACK_NS, Act, Phase, Plan, Run, Step, rase_nanoseconds,
+    rase_tickets, rase_tickets_finish, rase_tickets_reset, rase_tickets_take, rase_tickets_wait,
 )
-
-cdef extern from "tickets.h" nogil:
-    ctypedef struct rase_tickets:
-        pass
-    void rase_tickets_reset(rase_tickets *)
-    int rase_tickets_take(rase_tickets *, int)
-    void rase_tickets_finish(rase_tickets *, int, int)
-    void rase_tickets_wait(rase_tickets *, int)
-    int64_t rase_nanoseconds()
 
 cdef extern from "fpenv.h" nogil:
     uint64_t rase_fp_enter()
     void rase_fp_leave(uint64_t)
 
-cdef extern from "stdlib.h" nogil:
-    int posix_memalign(void **, size_t, size_t)
-
 cdef extern from "omp.h" nogil:
     int omp_get_num_threads()
 
-cdef float *_address(object address) except? NULL:
-    return <float *><uintptr_t>address
-
 cdef enum:
-    MAX_ROPES = 16
-    QUERY_BLOCK = 16        # tokens of one attention task: ATT_TOKENS of ops/attention.h
-    UNITS_PER_WORKER = 4    # of a phase of linears
+    UNITS_PER_WORKER = 2    # of a phase of linears: more cut the streams of weights that a core reads ahead
 
 
-cdef class Walker:
-    """A list of steps over preallocated buffers. Addresses are integers; whoever passes them keeps the memory alive."""
+cdef class Walker(Plan):
+    """A plan that runs batches, one at a time."""
 
-    cdef Variant variant
-    cdef const rase_kernels *k
-    cdef Step *steps
-    cdef int n_steps
-    cdef Act *acts
-    cdef int n_acts
-    cdef const float *rope_cos[MAX_ROPES]
-    cdef const float *rope_sin[MAX_ROPES]
-    cdef int64_t rope_half[MAX_ROPES]
-    cdef Phase *phases
-    cdef rase_tickets *tickets      # one per phase
-    cdef int n_phases
-    cdef uint8_t **pages
-    cdef int64_t n_pages
-    cdef int64_t scratch_floats, table_pages
-    cdef float **scratch            # one per worker: dequantized panel or attention scratch
-    cdef const uint16_t ***tables   # one per worker: K pages, then V pages of a task
-    cdef int workers
-    cdef Run *runs
-    cdef int64_t n_runs, max_rows
     # the batch that is running
     cdef const int32_t *ids
     cdef const int32_t *positions
@@ -77,130 +42,6 @@ cdef class Walker:
     cdef float *logits
     cdef bint timed
     cdef int64_t spent[COUNTERS]
-
-    def __cinit__(self, Variant variant not None, int64_t max_rows, int workers, int64_t context_pages):
-        self.variant, self.k = variant, variant.table
-        self.max_rows, self.workers, self.table_pages = max_rows, workers, context_pages
-        self.runs = <Run *>malloc(max_rows * sizeof(Run))
-        self.scratch = <float **>malloc(workers * sizeof(void *))
-        self.tables = <const uint16_t ***>malloc(workers * sizeof(void *))
-        if self.runs == NULL or self.scratch == NULL or self.tables == NULL:
-            raise MemoryError
-        memset(self.scratch, 0, workers * sizeof(void *))
-        memset(self.tables, 0, workers * sizeof(void *))
-
-    def __dealloc__(self):
-        cdef int i
-        free(self.steps)
-        free(self.acts)
-        free(self.phases)
-        free(self.tickets)
-        free(self.runs)
-        free(self.pages)
-        for i in range(self.workers):
-            if self.scratch != NULL:
-                free(self.scratch[i])
-            if self.tables != NULL:
-                free(self.tables[i])
-        free(self.scratch)
-        free(self.tables)
-
-    def add_act(self, int kind, int64_t cols, q, d, sums, dsums):
-        """A buffer of quantized activations for max_rows rows, laid out as in kernels.h; returns its index."""
-        self.acts = <Act *>realloc(self.acts, (self.n_acts + 1) * sizeof(Act))
-        if self.acts == NULL:
-            raise MemoryError
-        cdef Act *act = &self.acts[self.n_acts]
-        act.kind, act.cols = kind, cols
-        act.q, act.d = <int8_t *>_address(q), _address(d)
-        act.sums, act.dsums = <int32_t *>_address(sums), _address(dsums)
-        self.n_acts += 1
-        return self.n_acts - 1
-
-    def add_step(self, str kind not None, **fields):
-        """Append a step; ``fields`` are those of the Step structure, buffers and weights as addresses."""
-        names = {"embed": EMBED, "norm": NORM, "quantize": QUANTIZE, "linear": LINEAR, "bias": BIAS, "rotate": ROTATE,
-                 "silu": SILU, "silu_mul": SILU_MUL, "mul": MUL, "add": ADD, "store": STORE, "attend": ATTEND,
-                 "gather": GATHER, "logits": LOGITS}
-        self.steps = <Step *>realloc(self.steps, (self.n_steps + 1) * sizeof(Step))
-        if self.steps == NULL:
-            raise MemoryError
-        cdef Step *step = &self.steps[self.n_steps]
-        memset(step, 0, sizeof(Step))
-        step.kind = names[kind]
-        step.share = OUTPUT_SPLIT if kind in ("linear", "logits") else HEAD_SPLIT if kind == "attend" else ROW_LOCAL
-        step.act = fields.pop("act", -1)
-        step.outputs, step.integer = fields.pop("outputs", False), fields.pop("integer", True)
-        step.x, step.y = _address(fields.pop("x", 0)), _address(fields.pop("y", 0))
-        step.out = _address(fields.pop("out", 0))
-        step.x_stride, step.y_stride = fields.pop("x_stride", 0), fields.pop("y_stride", 0)
-        step.out_stride = fields.pop("out_stride", 0)
-        step.cols, step.rows, step.group = fields.pop("cols", 0), fields.pop("rows", 0), fields.pop("group", 1)
-        step.head_dim, step.n_dims = fields.pop("head_dim", 0), fields.pop("n_dims", 0)
-        step.kv_heads, step.window = fields.pop("kv_heads", 0), fields.pop("window", 0)
-        step.k_offset, step.v_offset = fields.pop("k_offset", 0), fields.pop("v_offset", 0)
-        step.rope, step.neighbour = fields.pop("rope", 0), fields.pop("neighbour", False)
-        step.scale = fields.pop("scale", 1.0)
-        if "format" in fields:
-            step.format = self.variant.format(fields.pop("format"))
-            step.packed = <const uint8_t *>_address(fields.pop("packed"))
-            step.group_bytes = step.format.group_bytes(step.cols)
-        if fields:
-            raise TypeError(f"unknown fields {sorted(fields)}")
-        cdef int64_t need = 0
-        if step.share == OUTPUT_SPLIT:
-            need = step.cols * self.k.rows_per_group
-        elif step.share == HEAD_SPLIT:
-            need = self.k.attention_scratch(step.group, (step.head_dim + 15) // 16 * 16)
-        self.scratch_floats = max(self.scratch_floats, need)
-        self.n_steps += 1
-
-    def finish(self):
-        """Divide the steps into phases and allocate the workers' scratch; to be called once, after the last step."""
-        cdef int i
-        cdef void *block = NULL
-        cdef Phase *phase = NULL
-        cdef Step *step
-        self.phases = <Phase *>malloc(self.n_steps * sizeof(Phase))
-        if self.phases == NULL or posix_memalign(&block, 64, self.n_steps * sizeof(rase_tickets)):
-            raise MemoryError
-        self.tickets = <rase_tickets *>block
-        memset(self.tickets, 0, self.n_steps * sizeof(rase_tickets))
-        for i in range(self.n_steps):
-            step = &self.steps[i]
-            # Rows move between workers where the share changes, and from the batch's tokens to the rows that want logits.
-            if phase == NULL or phase.share != step.share or phase.outputs != step.outputs:
-                phase = &self.phases[self.n_phases]
-                self.n_phases += 1
-                phase.first, phase.share, phase.outputs, phase.groups = i, step.share, step.outputs, 0
-            phase.last = i + 1
-            if step.share == OUTPUT_SPLIT:
-                phase.groups += (step.rows + self.k.rows_per_group - 1) // self.k.rows_per_group
-        for i in range(self.workers):
-            block = NULL
-            if posix_memalign(&block, 64, max(self.scratch_floats, 16) * sizeof(float)):
-                raise MemoryError
-            self.scratch[i] = <float *>block
-            self.tables[i] = <const uint16_t **>malloc(2 * self.table_pages * sizeof(void *))
-            if self.tables[i] == NULL:
-                raise MemoryError
-        return self.scratch_floats * self.workers * sizeof(float)
-
-    def set_rope(self, int index, cos, sin, int64_t half):
-        """Table ``index``: cos and sin, float32 (positions, half), that cover every position of the next batch."""
-        if not 0 <= index < MAX_ROPES:
-            raise ValueError("too many rotary tables")
-        self.rope_cos[index], self.rope_sin[index], self.rope_half[index] = _address(cos), _address(sin), half
-
-    def set_pages(self, list addresses):
-        """The storage of every page id."""
-        cdef int64_t i, n = len(addresses)
-        self.pages = <uint8_t **>realloc(self.pages, max(n, 1) * sizeof(void *))
-        if self.pages == NULL:
-            raise MemoryError
-        for i in range(n):
-            self.pages[i] = <uint8_t *>_address(addresses[i])
-        self.n_pages = n
 
     def run(self, const int32_t[::1] ids, const int32_t[::1] positions, const int32_t[::1] sequences,
             const int32_t[:, ::1] page_tables, int64_t n_generated, const int32_t[::1] logits_rows,
@@ -268,7 +109,7 @@ cdef class Walker:
         rase_fp_leave(state)
 
     cdef int unit_size(self, Phase *phase, int workers) noexcept nogil:
-        """Rows or groups of one unit: several units for each worker, so that a slow one leaves the rest to the others."""
+        """Rows or groups of one unit: some units for each worker, so that a slow one leaves the rest to others."""
         cdef int64_t rows = self.n_outputs if phase.outputs else self.n_tokens
         if phase.share == ROW_LOCAL:
             return <int>max(1, min(16, rows // (2 * workers)))

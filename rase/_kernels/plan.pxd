@@ -1,7 +1,20 @@
-# The records that program.pyx walks: a step, a buffer of quantized activations, a run of tokens.
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+# A compiled model as program.pyx walks it: steps, phases, buffers, pages. plan.pyx builds it.
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t
 
-from rase._kernels.kernels cimport rase_format
+from rase._kernels.kernels cimport Variant, rase_format, rase_kernels
+
+cdef extern from "tickets.h" nogil:
+    ctypedef struct rase_tickets:
+        pass
+    void rase_tickets_reset(rase_tickets *)
+    int rase_tickets_take(rase_tickets *, int)
+    void rase_tickets_finish(rase_tickets *, int, int)
+    void rase_tickets_wait(rase_tickets *, int)
+    int64_t rase_nanoseconds()
+
+cdef enum:
+    MAX_ROPES = 16
+    QUERY_BLOCK = 16        # tokens of one attention task: ATT_TOKENS of ops/attention.h
 
 cdef enum Kind:
     EMBED, NORM, QUANTIZE, LINEAR, BIAS, ROTATE, SILU, SILU_MUL, MUL, ADD, STORE, ATTEND, GATHER, LOGITS
@@ -49,3 +62,25 @@ ctypedef struct Phase:      # steps [first, last) of one share
 
 ctypedef struct Run:        # contiguous tokens of one sequence; block = attention blocks of the runs before
     int64_t first, count, position, table, block
+
+cdef class Plan:
+    cdef Variant variant
+    cdef const rase_kernels *k
+    cdef Step *steps
+    cdef int n_steps
+    cdef Act *acts
+    cdef int n_acts
+    cdef const float *rope_cos[MAX_ROPES]
+    cdef const float *rope_sin[MAX_ROPES]
+    cdef int64_t rope_half[MAX_ROPES]
+    cdef Phase *phases
+    cdef rase_tickets *tickets      # one per phase
+    cdef int n_phases
+    cdef uint8_t **pages
+    cdef int64_t n_pages
+    cdef int64_t scratch_floats, table_pages
+    cdef float **scratch            # one per worker: dequantized panel or attention scratch
+    cdef const uint16_t ***tables   # one per worker: K pages, then V pages of a task
+    cdef int workers
+    cdef Run *runs
+    cdef int64_t n_runs, max_rows

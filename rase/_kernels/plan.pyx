@@ -1,0 +1,145 @@
+"""A plan: the steps of a compiled model, divided into phases, and the memory that its workers need beside the caller's.
+
+backends/cpu.py lowers a graph to ``add_step`` calls. Addresses are integers; their giver keeps the memory alive.
+"""
+
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uintptr_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memset
+
+from rase._kernels.kernels cimport Variant
+
+cdef extern from "stdlib.h" nogil:
+    int posix_memalign(void **, size_t, size_t)
+
+
+cdef float *_address(object address) except? NULL:
+    return <float *><uintptr_t>address
+
+
+cdef class Plan:
+    """Steps over preallocated buffers, for at most ``max_rows`` rows and ``workers`` workers."""
+
+    def __cinit__(self, Variant variant not None, int64_t max_rows, int workers, int64_t context_pages):
+        self.variant, self.k = variant, variant.table
+        self.max_rows, self.workers, self.table_pages = max_rows, workers, context_pages
+        self.runs = <Run *>malloc(max_rows * sizeof(Run))
+        self.scratch = <float **>malloc(workers * sizeof(void *))
+        self.tables = <const uint16_t ***>malloc(workers * sizeof(void *))
+        if self.runs == NULL or self.scratch == NULL or self.tables == NULL:
+            raise MemoryError
+        memset(self.scratch, 0, workers * sizeof(void *))
+        memset(self.tables, 0, workers * sizeof(void *))
+
+    def __dealloc__(self):
+        cdef int i
+        free(self.steps)
+        free(self.acts)
+        free(self.phases)
+        free(self.tickets)
+        free(self.runs)
+        free(self.pages)
+        for i in range(self.workers):
+            if self.scratch != NULL:
+                free(self.scratch[i])
+            if self.tables != NULL:
+                free(self.tables[i])
+        free(self.scratch)
+        free(self.tables)
+
+    def add_act(self, int kind, int64_t cols, q, d, sums, dsums):
+        """A buffer of quantized activations for max_rows rows, laid out as in kernels.h; returns its index."""
+        self.acts = <Act *>realloc(self.acts, (self.n_acts + 1) * sizeof(Act))
+        if self.acts == NULL:
+            raise MemoryError
+        cdef Act *act = &self.acts[self.n_acts]
+        act.kind, act.cols = kind, cols
+        act.q, act.d = <int8_t *>_address(q), _address(d)
+        act.sums, act.dsums = <int32_t *>_address(sums), _address(dsums)
+        self.n_acts += 1
+        return self.n_acts - 1
+
+    def add_step(self, str kind not None, **fields):
+        """Append a step; ``fields`` are those of the Step structure, buffers and weights as addresses."""
+        names = {"embed": EMBED, "norm": NORM, "quantize": QUANTIZE, "linear": LINEAR, "bias": BIAS, "rotate": ROTATE,
+                 "silu": SILU, "silu_mul": SILU_MUL, "mul": MUL, "add": ADD, "store": STORE, "attend": ATTEND,
+                 "gather": GATHER, "logits": LOGITS}
+        self.steps = <Step *>realloc(self.steps, (self.n_steps + 1) * sizeof(Step))
+        if self.steps == NULL:
+            raise MemoryError
+        cdef Step *step = &self.steps[self.n_steps]
+        memset(step, 0, sizeof(Step))
+        step.kind = names[kind]
+        step.share = OUTPUT_SPLIT if kind in ("linear", "logits") else HEAD_SPLIT if kind == "attend" else ROW_LOCAL
+        step.act = fields.pop("act", -1)
+        step.outputs, step.integer = fields.pop("outputs", False), fields.pop("integer", True)
+        step.x, step.y = _address(fields.pop("x", 0)), _address(fields.pop("y", 0))
+        step.out = _address(fields.pop("out", 0))
+        step.x_stride, step.y_stride = fields.pop("x_stride", 0), fields.pop("y_stride", 0)
+        step.out_stride = fields.pop("out_stride", 0)
+        step.cols, step.rows, step.group = fields.pop("cols", 0), fields.pop("rows", 0), fields.pop("group", 1)
+        step.head_dim, step.n_dims = fields.pop("head_dim", 0), fields.pop("n_dims", 0)
+        step.kv_heads, step.window = fields.pop("kv_heads", 0), fields.pop("window", 0)
+        step.k_offset, step.v_offset = fields.pop("k_offset", 0), fields.pop("v_offset", 0)
+        step.rope, step.neighbour = fields.pop("rope", 0), fields.pop("neighbour", False)
+        step.scale = fields.pop("scale", 1.0)
+        if "format" in fields:
+            step.format = self.variant.format(fields.pop("format"))
+            step.packed = <const uint8_t *>_address(fields.pop("packed"))
+            step.group_bytes = step.format.group_bytes(step.cols)
+        if fields:
+            raise TypeError(f"unknown fields {sorted(fields)}")
+        cdef int64_t need = 0
+        if step.share == OUTPUT_SPLIT:
+            need = step.cols * self.k.rows_per_group
+        elif step.share == HEAD_SPLIT:
+            need = self.k.attention_scratch(step.group, (step.head_dim + 15) // 16 * 16)
+        self.scratch_floats = max(self.scratch_floats, need)
+        self.n_steps += 1
+
+    def finish(self):
+        """Divide the steps into phases and allocate the workers' scratch; to be called once, after the last step."""
+        cdef int i
+        cdef void *block = NULL
+        cdef Phase *phase = NULL
+        cdef Step *step
+        self.phases = <Phase *>malloc(self.n_steps * sizeof(Phase))
+        if self.phases == NULL or posix_memalign(&block, 64, self.n_steps * sizeof(rase_tickets)):
+            raise MemoryError
+        self.tickets = <rase_tickets *>block
+        memset(self.tickets, 0, self.n_steps * sizeof(rase_tickets))
+        for i in range(self.n_steps):
+            step = &self.steps[i]
+            # Rows move between workers where the share changes, and from the batch's tokens to the output rows.
+            if phase == NULL or phase.share != step.share or phase.outputs != step.outputs:
+                phase = &self.phases[self.n_phases]
+                self.n_phases += 1
+                phase.first, phase.share, phase.outputs, phase.groups = i, step.share, step.outputs, 0
+            phase.last = i + 1
+            if step.share == OUTPUT_SPLIT:
+                phase.groups += (step.rows + self.k.rows_per_group - 1) // self.k.rows_per_group
+        for i in range(self.workers):
+            block = NULL
+            if posix_memalign(&block, 64, max(self.scratch_floats, 16) * sizeof(float)):
+                raise MemoryError
+            self.scratch[i] = <float *>block
+            self.tables[i] = <const uint16_t **>malloc(2 * self.table_pages * sizeof(void *))
+            if self.tables[i] == NULL:
+                raise MemoryError
+        return self.scratch_floats * self.workers * sizeof(float)
+
+    def set_rope(self, int index, cos, sin, int64_t half):
+        """Table ``index``: cos and sin, float32 (positions, half), that cover every position of the next batch."""
+        if not 0 <= index < MAX_ROPES:
+            raise ValueError("too many rotary tables")
+        self.rope_cos[index], self.rope_sin[index], self.rope_half[index] = _address(cos), _address(sin), half
+
+    def set_pages(self, list addresses):
+        """The storage of every page id."""
+        cdef int64_t i, n = len(addresses)
+        self.pages = <uint8_t **>realloc(self.pages, max(n, 1) * sizeof(void *))
+        if self.pages == NULL:
+            raise MemoryError
+        for i in range(n):
+            self.pages[i] = <uint8_t *>_address(addresses[i])
+        self.n_pages = n
