@@ -9,8 +9,8 @@
  * max |scale|: Q2_K 15 * 3, Q3_K 32 * 7, Q4_K 63 * 15, Q5_K 63 * 31, Q6_K 128 * 63, so at most 2.63e8 (Q6_K); the offset takes
  * at most 16 * 2032 * 32 * 128 = 1.34e8 (Q6_K); both sides together 8 * 63 * 32 * 32384 = 5.3e8. All below 2^31 = 2.1e9.
  *
- * Packed block: R d [, R dmin] float16 in the halves; code vectors: the file's own scale words, then the codes regrouped so
- * that the vectors of one sub-block lie together. */
+ * Packed block: R d [, R dmin] float16; vectors of the file's own scale words; then the codes, regrouped so that all vectors
+ * of one sub-block lie together. */
 #ifndef RASE_QUANTS_BLOCK256_H
 #define RASE_QUANTS_BLOCK256_H
 
@@ -28,29 +28,32 @@ typedef struct {
     rb (*codes)(const uint8_t *block, int h, int i, int v); /* vector v (depths 4v ...) of sub-block 4h + i; i, v constant */
 } block256;
 
+/* Bytes of one block of R rows, and of its halves. */
+TEMPLATE size_t block256_bytes(const block256 f) { return (size_t)(f.code_bytes + 2 + 2 * f.has_minimum) * RASE_R; }
+TEMPLATE size_t block256_halves(const block256 f) { return (size_t)(2 + 2 * f.has_minimum) * RASE_R; }
+
 /* Both nibbles of a vector in turn, so that one load serves two steps. */
 TEMPLATE int block256_step(int sub, int step) { return (step & 1) * (sub / 8) + step / 2; }
 
 TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols, const rase_act *act, int64_t row,
                             const int n, float *out, int64_t out_stride) {
     const int64_t blocks = cols / 256;
-    const uint16_t *halves = (const uint16_t *)group;
-    const uint8_t *block = group + halves_bytes(blocks, 1 + f.has_minimum);
     const int8_t *q = act->q + 2 * row * cols;
     const float *da = act->d + row * blocks;
     const int32_t *sums = act->sums + 2 * row * blocks * 16;
-    const uint8_t *ahead = group + RASE_AHEAD;
-    rf acc[RASE_TILE_ROWS];
+    rf acc[DOT_TILE];
     UNROLL(t, n) acc[t] = rf_zero();
-    for (int64_t b = 0; b < blocks; b++, sums += 16) {
-        ri sum[2 * RASE_TILE_ROWS], side[2 * RASE_TILE_ROWS];
+    for (int64_t b = 0; b < blocks; b++, group += block256_bytes(f), sums += 16) {
+        const uint16_t *halves = (const uint16_t *)group;
+        const uint8_t *block = group + block256_halves(f);
+        rf d = rf_from_f16(halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
+        ri sum[2 * DOT_TILE], side[2 * DOT_TILE];
         UNROLL(t, 2 * n) sum[t] = ri_zero();
         rb scales[4];
         f.scales(block, scales);
         for (int h = 0; h < 64 / f.sub; h++) {
             UNROLL(i, 4) {
-                ahead = fetch_ahead(ahead, (f.code_bytes + 2 + 2 * f.has_minimum) * RASE_R * f.sub / 256);
-                rp dot[2 * RASE_TILE_ROWS];
+                rp dot[2 * DOT_TILE];
                 rs scale = f.offset ? rs_byte_i8(scales[h], i) : rs_byte_u8(scales[h], i);
                 UNROLL(t, 2 * n) dot[t] = rp_begin(ri_zero());
                 UNROLL(step, f.sub / 4) {
@@ -69,7 +72,7 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
         }
         /* What multiplies the activation sums of each sub-block: the minimums, or offset * scale. */
         if (f.has_minimum) f.minimums(block, scales);
-        int16_t narrow[2 * RASE_TILE_ROWS][16];
+        int16_t narrow[2 * DOT_TILE][16];
         UNROLL(t, 2 * n) {
             side[t] = ri_zero();
             if (f.sub == 16) narrow_sums_16(sums + t * blocks * 16, narrow[t]);
@@ -79,7 +82,6 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
             rh pair = f.offset ? rh_pair_i8(scales[p / 2], p & 1) : rh_pair_u8(scales[p / 2], p & 1);
             UNROLL(t, 2 * n) side[t] = ri_dot_rh(side[t], pair, narrow[t] + 2 * p);
         }
-        rf d = rf_from_f16(halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
         if (f.offset) UNROLL(t, 2 * n) sum[t] = ri_sub(sum[t], ri_mul(side[t], ri_set1(f.offset)));
         UNROLL(t, n) {
             acc[t] = join_halves(acc[t], sum[2 * t], sum[2 * t + 1], d, da[t * blocks + b]);
@@ -88,18 +90,15 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
                 acc[t] = rf_fnma(rf_mul(dmin, rf_set1(da[t * blocks + b])), rf_from_ri(low), acc[t]);
             }
         }
-        block += f.code_bytes * RASE_R;
-        halves += (1 + f.has_minimum) * RASE_R;
     }
     UNROLL(t, n) rf_store(out + t * out_stride, acc[t]);
 }
 
 /* (d * scale) * (code - offset), then - dmin * minimum, each operation rounded: the order of the format's definition. */
-TEMPLATE void block256_panel(const block256 f, const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, float *out) {
-    const uint8_t *all = group + halves_bytes(cols / 256, 1 + f.has_minimum);
+TEMPLATE void block256_panel(const block256 f, const uint8_t *group, int64_t k0, int64_t k1, float *out) {
     for (int64_t b = k0 / 256; b < k1 / 256; b++) {
-        const uint16_t *halves = (const uint16_t *)group + b * (1 + f.has_minimum) * RASE_R;
-        const uint8_t *block = all + b * f.code_bytes * RASE_R;
+        const uint8_t *start = group + (size_t)b * block256_bytes(f), *block = start + block256_halves(f);
+        const uint16_t *halves = (const uint16_t *)start;
         rf d = rf_from_f16(halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
         rb scales[4], minimums[4];
         f.scales(block, scales);
@@ -134,32 +133,29 @@ TEMPLATE void six_bit_minimums(const uint8_t *block, rb *out) {
     out[1] = rb_or(move_bits(c, 4, 0, 0x0f), move_bits(b, 6, 4, 0x30));
 }
 
-/* Vectors of 2-bit fields in the file's order (16h + 8e + v: half h of the block, byte 16e + 4v; field j is depth
- * 128h + 32j + 16e + 4v) to one vector per 16 depths, field v for depths 4v to 4v + 3. In place. */
-static void regroup_pairs(uint8_t *codes) {
-    uint8_t half[8 * VECTOR];
-    for (int h = 0; h < 2; h++, codes += 8 * VECTOR) {
-        memcpy(half, codes, sizeof half);
+/* 16 vectors of 2-bit fields in the file's order (16h + 8e + v: half h of the block, byte 16e + 4v; field j is depth
+ * 128h + 32j + 16e + 4v) to one vector per 16 depths, field v for depths 4v to 4v + 3: vector g goes to out + g * stride. */
+static void regroup_pairs(const uint8_t *codes, uint8_t *out, int stride) {
+    uint8_t four[4 * VECTOR];
+    for (int h = 0; h < 2; h++) {
         for (int e = 0; e < 2; e++) {
-            transpose_pairs(half + 4 * e * VECTOR);
-            for (int j = 0; j < 4; j++) memcpy(codes + (2 * j + e) * VECTOR, half + (4 * e + j) * VECTOR, VECTOR);
+            memcpy(four, codes + (8 * h + 4 * e) * VECTOR, sizeof four);
+            transpose_pairs(four);
+            for (int j = 0; j < 4; j++) memcpy(out + (8 * h + 2 * j + e) * stride, four + j * VECTOR, VECTOR);
         }
     }
 }
 
 #define BLOCK256_FORMAT(NAME, ID)                                                                                       \
-    static size_t NAME##_group_bytes(int64_t cols) {                                                                    \
-        return halves_bytes(cols / 256, 1 + NAME.has_minimum) +                                                         \
-               round_64((size_t)(cols / 256) * (size_t)NAME.code_bytes * RASE_R);                                       \
-    }                                                                                                                   \
+    static size_t NAME##_group_bytes(int64_t cols) { return round_64((size_t)(cols / 256) * block256_bytes(NAME)); }    \
     static void NAME##_pack(const uint8_t *src, size_t row_bytes, int rows, int64_t cols, uint8_t *group) {             \
-        uint8_t *block = group + halves_bytes(cols / 256, 1 + NAME.has_minimum);                                        \
         memset(group, 0, NAME##_group_bytes(cols));                                                                     \
-        for (int64_t b = 0; b < cols / 256; b++, block += NAME.code_bytes * RASE_R)                                     \
-            src += NAME##_pack_block(src, row_bytes, rows, group + (size_t)b * (1 + NAME.has_minimum) * 2 * RASE_R, block); \
+        for (int64_t b = 0; b < cols / 256; b++, group += block256_bytes(NAME))                                         \
+            src += NAME##_pack_block(src, row_bytes, rows, group, group + block256_halves(NAME));                       \
     }                                                                                                                   \
     static void NAME##_panel(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, float *out) {                  \
-        block256_panel(NAME, group, cols, k0, k1, out);                                                                 \
+        (void)cols;                                                                                                     \
+        block256_panel(NAME, group, k0, k1, out);                                                                 \
     }                                                                                                                   \
     TEMPLATE void NAME##_tile(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, const int n,        \
                               float *out, int64_t out_stride) {                                                         \

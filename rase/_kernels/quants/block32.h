@@ -11,23 +11,25 @@
 /* Weight vector v (depths 4v to 4v + 3) of a block as codes 0..max. */
 typedef rb block32_codes(const uint8_t *codes, int v);
 
+/* Bytes of one block of R rows. */
+TEMPLATE size_t block32_bytes(int code_bytes, int has_minimum) { return (size_t)(code_bytes + 2 + 2 * has_minimum) * RASE_R; }
+
 TEMPLATE void block32_tile(const uint8_t *group, int64_t cols, int code_bytes, int max, int offset, int has_minimum,
                            block32_codes weights, const rase_act *act, int64_t row, const int n, float *out,
                            int64_t out_stride) {
     (void)max; /* not every variant has a limit */
     const int64_t blocks = cols / 32;
-    const uint16_t *halves = (const uint16_t *)group;
-    const uint8_t *codes = group + halves_bytes(blocks, 1 + has_minimum);
     const int8_t *q = act->q + 2 * row * cols;
     const float *da = act->d + row * blocks, *dsums = act->dsums + row * blocks;
     const int32_t *sums = act->sums + 2 * row * blocks;
-    const uint8_t *ahead = group + RASE_AHEAD;
-    rf acc[RASE_TILE_ROWS];
+    rf acc[DOT_TILE];
     UNROLL(t, n) acc[t] = rf_zero();
-    for (int64_t b = 0; b < blocks; b++, halves += (1 + has_minimum) * RASE_R, codes += code_bytes * RASE_R, q += 32) {
-        ahead = fetch_ahead(ahead, (code_bytes + 2 + 2 * has_minimum) * RASE_R);
-        ri sum[2 * RASE_TILE_ROWS];
-        rp dot[2 * RASE_TILE_ROWS];
+    for (int64_t b = 0; b < blocks; b++, group += block32_bytes(code_bytes, has_minimum), q += 32) {
+        const uint16_t *halves = (const uint16_t *)group;
+        const uint8_t *codes = group + (1 + has_minimum) * 2 * RASE_R;
+        rf d = rf_from_f16(halves), minimum = has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
+        ri sum[2 * DOT_TILE];
+        rp dot[2 * DOT_TILE];
         UNROLL(t, 2 * n) {
             sum[t] = offset ? ri_set1(-offset * sums[t * blocks + b]) : ri_zero();
             dot[t] = rp_begin(sum[t]);
@@ -43,7 +45,6 @@ TEMPLATE void block32_tile(const uint8_t *group, int64_t cols, int code_bytes, i
                 }
             }
         }
-        rf d = rf_from_f16(halves), minimum = has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
         UNROLL(t, n) {
             ri high = rp_end(dot[2 * t], sum[2 * t]), low = rp_end(dot[2 * t + 1], sum[2 * t + 1]);
             acc[t] = join_exact(acc[t], high, low, d, da[t * blocks + b]);
@@ -54,12 +55,12 @@ TEMPLATE void block32_tile(const uint8_t *group, int64_t cols, int code_bytes, i
 }
 
 /* d * (code - offset), then + minimum, each rounded: the order of the file format's definition. */
-TEMPLATE void block32_panel(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, int code_bytes, int offset,
+TEMPLATE void block32_panel(const uint8_t *group, int64_t k0, int64_t k1, int code_bytes, int offset,
                             int has_minimum, block32_codes weights, float *out) {
-    const uint8_t *all = group + halves_bytes(cols / 32, 1 + has_minimum);
     for (int64_t b = k0 / 32; b < k1 / 32; b++) {
-        const uint16_t *halves = (const uint16_t *)group + b * (1 + has_minimum) * RASE_R;
-        const uint8_t *codes = all + b * code_bytes * RASE_R;
+        const uint8_t *block = group + (size_t)b * block32_bytes(code_bytes, has_minimum);
+        const uint16_t *halves = (const uint16_t *)block;
+        const uint8_t *codes = block + (1 + has_minimum) * 2 * RASE_R;
         rf d = rf_from_f16(halves), minimum = has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
         UNROLL(v, 8) {
             rb w = weights(codes, v);
@@ -76,12 +77,10 @@ TEMPLATE void block32_panel(const uint8_t *group, int64_t cols, int64_t k0, int6
  * fifth bits of a row, bit 4v + i for weight 4v + i, become bit v of byte i. */
 TEMPLATE void block32_pack(const uint8_t *src, size_t row_bytes, int rows, int64_t cols, uint8_t *group, int halves,
                            int code_bytes) {
-    const int64_t blocks = cols / 32;
     const int has_fifth = code_bytes == 20;
-    uint8_t *codes = group + halves_bytes(blocks, halves);
-    memset(group, 0, halves_bytes(blocks, halves));
-    for (int64_t b = 0; b < blocks; b++, src += 2 * halves + code_bytes) {
-        pack_halves(src, row_bytes, rows, halves, group + (size_t)(b * halves) * 2 * RASE_R);
+    for (int64_t b = 0; b < cols / 32; b++, src += 2 * halves + code_bytes) {
+        uint8_t *codes = group + halves * 2 * RASE_R;
+        pack_halves(src, row_bytes, rows, halves, group);
         pack_words(src + 2 * halves, row_bytes, rows, code_bytes / 4, codes);
         if (has_fifth) {
             for (int r = 0; r < RASE_R; r++) {
@@ -96,8 +95,9 @@ TEMPLATE void block32_pack(const uint8_t *src, size_t row_bytes, int rows, int64
                 memcpy(codes + 4 * r, &x, 4);
             }
         }
-        codes += code_bytes * RASE_R;
+        group = codes + code_bytes * RASE_R;
     }
+    memset(group, 0, -(uintptr_t)group & 63);
 }
 
 /* Codes of the nibble formats, without and with a plane of fifth bits before the nibbles. */
@@ -108,13 +108,14 @@ TEMPLATE rb five_bits(const uint8_t *codes, int v) {
 
 #define BLOCK32_FORMAT(NAME, ID, CODE_BYTES, MAX, OFFSET, HAS_MINIMUM, WEIGHTS)                                          \
     static size_t NAME##_group_bytes(int64_t cols) {                                                                     \
-        return halves_bytes(cols / 32, 1 + (HAS_MINIMUM)) + round_64((size_t)(cols / 32) * (CODE_BYTES) * RASE_R);       \
+        return round_64((size_t)(cols / 32) * block32_bytes((CODE_BYTES), (HAS_MINIMUM)));                                \
     }                                                                                                                    \
     static void NAME##_pack(const uint8_t *src, size_t row_bytes, int rows, int64_t cols, uint8_t *group) {              \
         block32_pack(src, row_bytes, rows, cols, group, 1 + (HAS_MINIMUM), (CODE_BYTES));                                \
     }                                                                                                                    \
     static void NAME##_panel(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, float *out) {                   \
-        block32_panel(group, cols, k0, k1, (CODE_BYTES), (OFFSET), (HAS_MINIMUM), WEIGHTS, out);                         \
+        (void)cols;                                                                                                      \
+        block32_panel(group, k0, k1, (CODE_BYTES), (OFFSET), (HAS_MINIMUM), WEIGHTS, out);                         \
     }                                                                                                                    \
     TEMPLATE void NAME##_tile(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, const int n,         \
                               float *out, int64_t out_stride) {                                                          \

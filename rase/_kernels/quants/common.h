@@ -1,9 +1,11 @@
 /* What the formats share: the packed layout, packing helpers, and the outer loops of `dot` and `row`.
  *
- * Packed group of R rows (quantised formats), `blocks` = cols / block:
- *   halves  [blocks][1 or 2][R] float16: the block's scale d, then its minimum where the format has one; padded to 64 bytes
- *   codes   [blocks][code_bytes / 4][R][4] bytes: vectors of R rows x 4 bytes, so that one load feeds one integer dot step
- * Nothing is widened: a packed matrix is as large as the file's, but for the last group's zero rows and the 64-byte padding. */
+ * Packed group of R rows (quantised formats): its blocks of R rows one after the other, padded to 64 bytes. One block:
+ *   halves  [1 or 2][R] float16: the scale d, then the minimum where the format has one
+ *   codes   [code_bytes / 4][R][4] bytes: vectors of R rows x 4 bytes, so that one load feeds one integer dot step
+ * Nothing is widened: a packed matrix is as large as the file's, but for the last group's zero rows and the 64-byte padding.
+ * Everything is read once and in ascending order: decode from memory falls to a half or a third where a second stream (scales
+ * or bit planes kept apart) breaks that order, since the processor then stops fetching ahead (measured on Zen 4). */
 #ifndef RASE_QUANTS_COMMON_H
 #define RASE_QUANTS_COMMON_H
 
@@ -19,7 +21,6 @@
 enum { VECTOR = 4 * RASE_R }; /* bytes of one rb */
 
 TEMPLATE size_t round_64(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
-TEMPLATE size_t halves_bytes(int64_t blocks, int halves) { return round_64((size_t)blocks * (size_t)halves * 2 * RASE_R); }
 
 /* out[w][lane] = word w of row `lane`, for `words` consecutive 4-byte words; lanes from `rows` on are zero. */
 static void pack_words(const uint8_t *src, size_t row_bytes, int rows, int words, uint8_t *out) {
@@ -67,14 +68,6 @@ TEMPLATE rb move_bits(rb x, int field, int at, uint8_t mask) {
 /* The 4-bit codes of a vector pair: low nibbles are the lower half of the depths, high nibbles the upper. */
 TEMPLATE rb nibbles(rb x, int upper) { return upper ? move_bits(x, 4, 0, 0x0f) : rb_and(x, rb_set1(0x0f)); }
 
-/* A group is read once, front to back, and the next one follows it: ask for what lies RASE_AHEAD bytes further on, a share per
- * step. Hardware prefetch stops at page borders, so without this a core reads a third of what it can (bench/kernels.py). */
-enum { RASE_AHEAD = 6144 };
-TEMPLATE const uint8_t *fetch_ahead(const uint8_t *at, const int bytes) {
-    UNROLL(line, (bytes + 63) / 64) __builtin_prefetch(at + 64 * line);
-    return at + bytes;
-}
-
 /* acc + d * da * (254 * high + low), where 254 * high + low fits int32: the exact sum enters by one FMA (rule R2). Shifts keep
  * the multipliers free for the dot products. */
 TEMPLATE rf join_exact(rf acc, ri high, ri low, rf d, float da) {
@@ -88,12 +81,9 @@ TEMPLATE rf join_halves(rf acc, ri high, ri low, rf d, float da) {
     return rf_fma(rf_from_ri(low), rf_mul(d, rf_set1(da)), acc);
 }
 
-#if RASE_TILE_ROWS >= 8
-#define DOT_ROWS_8(TILE) DOT_ROWS(TILE, 8)
-#else
-#define DOT_ROWS_8(TILE)
-#endif
-#if RASE_TILE_ROWS >= 4
+/* Activation rows per pass over a group: 4, so that the sums of both their halves stay in registers. */
+enum { DOT_TILE = 4 };
+#if RASE_TILE_ROWS > 1
 #define DOT_ROWS_4(TILE) DOT_ROWS(TILE, 4) DOT_ROWS(TILE, 2)
 #else
 #define DOT_ROWS_4(TILE)
@@ -108,7 +98,7 @@ TEMPLATE rf join_halves(rf acc, ri high, ri low, rf d, float da) {
                            int64_t m1, float *out, int64_t out_stride) {                                             \
         for (int64_t g = 0; g < n_groups; g++, group += NAME##_group_bytes(cols), out += RASE_R) {                   \
             int64_t i = m0;                                                                                          \
-            DOT_ROWS_8(NAME##_tile) DOT_ROWS_4(NAME##_tile) DOT_ROWS(NAME##_tile, 1)                                 \
+            DOT_ROWS_4(NAME##_tile) DOT_ROWS(NAME##_tile, 1)                                                         \
         }                                                                                                            \
     }                                                                                                                \
     static void NAME##_row(const uint8_t *group, int lane, int64_t cols, float *out) {                               \

@@ -20,8 +20,10 @@ static const block256 q2_k = {80, 16, 3, 0, 1, q2_k_scales, q2_k_minimums, q2_k_
 /* File block: scales[16], codes[64], d, dmin. */
 static int q2_k_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {
     pack_halves(src + 80, row_bytes, rows, 2, halves);
-    pack_words(src, row_bytes, rows, 20, block);
-    regroup_pairs(block + 4 * VECTOR);
+    uint8_t codes[16 * VECTOR];
+    pack_words(src, row_bytes, rows, 4, block);
+    pack_words(src + 16, row_bytes, rows, 16, codes);
+    regroup_pairs(codes, block + 4 * VECTOR, VECTOR);
     return 84;
 }
 

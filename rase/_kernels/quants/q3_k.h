@@ -1,6 +1,6 @@
 /* Q3_K: weight = (d * scale) * (code - 4); 16 sub-blocks of 16, scale -32..31, code 0..7.
- * Packed block: R d; 3 vectors of 6-bit scales; 8 vectors of third bits, one per two sub-blocks, bit v for depths 4v to 4v + 3
- * of the 32; 16 vectors of lower pairs, one per sub-block, field v for depths 4v to 4v + 3. Accumulator and bound: block256.h. */
+ * Packed block: R d; 3 vectors of 6-bit scales; per two sub-blocks a vector of third bits, bit v for depths 4v to 4v + 3 of
+ * the 32, and two vectors of lower pairs, field v for depths 4v to 4v + 3 of the 16. Accumulator and bound: block256.h. */
 #ifndef RASE_QUANTS_Q3_K_H
 #define RASE_QUANTS_Q3_K_H
 
@@ -15,7 +15,8 @@ TEMPLATE void q3_k_scales(const uint8_t *block, rb *out) {
     }
 }
 TEMPLATE rb q3_k_codes(const uint8_t *block, int h, int i, int v) {
-    rb third = rb_load(block + (3 + 2 * h + i / 2) * VECTOR), low = rb_load(block + (11 + 4 * h + i) * VECTOR);
+    const uint8_t *two = block + (3 + 3 * (2 * h + i / 2)) * VECTOR;
+    rb third = rb_load(two), low = rb_load(two + (1 + (i & 1)) * VECTOR);
     return rb_or(move_bits(low, 2 * v, 0, 3), move_bits(third, 4 * (i & 1) + v, 2, 4));
 }
 static const block256 q3_k = {108, 16, 7, 4, 0, q3_k_scales, NULL, q3_k_codes};
@@ -24,9 +25,15 @@ static const block256 q3_k = {108, 16, 7, 4, 0, q3_k_scales, NULL, q3_k_codes};
 static int q3_k_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {
     pack_halves(src + 108, row_bytes, rows, 1, halves);
     pack_words(src + 96, row_bytes, rows, 3, block);
-    pack_words(src, row_bytes, rows, 24, block + 3 * VECTOR);
-    transpose_bits(block + 3 * VECTOR);
-    regroup_pairs(block + 11 * VECTOR);
+    uint8_t third[8 * VECTOR], low[16 * VECTOR], pairs[16 * VECTOR], *codes = block + 3 * VECTOR;
+    pack_words(src, row_bytes, rows, 8, third);
+    pack_words(src + 32, row_bytes, rows, 16, low);
+    transpose_bits(third);
+    regroup_pairs(low, pairs, VECTOR);
+    for (int s = 0; s < 8; s++, codes += 3 * VECTOR) {
+        memcpy(codes, third + s * VECTOR, VECTOR);
+        memcpy(codes + VECTOR, pairs + 2 * s * VECTOR, 2 * VECTOR);
+    }
     return 110;
 }
 

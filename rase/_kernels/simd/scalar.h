@@ -12,7 +12,7 @@
 #include "half.h"
 
 #define RASE_R 16
-#define RASE_TILE_ROWS 1 /* activation rows that one pass over a group keeps in registers: 1, 4 or 8 */
+#define RASE_TILE_ROWS 1 /* activation rows per pass over float weights, a power of two; 1 means: no register tiles */
 
 /* a * b + c rounded once, without an FMA instruction: the product is exact in double, the sum is rounded to odd, so that
  * the final rounding to float32 is the only one that matters. Boldo and Melquiond, "Emulation of FMA and correctly
