@@ -1,6 +1,6 @@
 """Validates a batch against a program: every rule that a kernel relies on, before it runs.
 
-It runs once per step, so the step of one token takes a short path through it.
+It runs once per step, so a step of one token is accepted by one call of compiled code, and only refused here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ __all__ = ["check_batch", "check_rope_factors", "furthest_look_back"]
 
 def check_batch(batch: Batch, program: Program) -> None:
     """Raise ``InvalidRequest``, ``ContextLengthExceeded`` or ``BackendError`` for a batch that cannot run."""
+    if _accepts_one(batch, program):
+        return
     _check_arrays(batch, program)
     graph = program.graph
     vocab = graph.vocab_size
@@ -39,11 +41,8 @@ def check_batch(batch: Batch, program: Program) -> None:
         low, high = _range(batch.logits_rows)
         _require(low >= 0 and high < len(batch.ids), "a row that wants logits is not a token of the batch")
     _require(batch.page_tables.max() < program.reserved_pages, "a page id is beyond the reserved pages")
-    if len(batch.ids) == 1:
-        _check_pages_of_one(batch, program)
-    else:
-        _check_order(batch.positions[0], batch.sequences, batch.roles)
-        _check_pages(batch, program)
+    _check_order(batch.positions[0], batch.sequences, batch.roles)
+    _check_pages(batch, program)
 
 
 def furthest_look_back(graph: Graph) -> int | None:
@@ -65,6 +64,23 @@ def check_rope_factors(name: str, factors: Any) -> None:
             f"tensor '{name}'", expected="finite numbers above 0", found=f"{factors[at]} at index {at}",
             hint="The file's rotary frequency factors are damaged.", tensor=name,
         )  # fmt: skip
+
+
+def _accepts_one(batch: Batch, program: Program) -> bool:
+    """Whether this is a valid step of one token; what is not is left to the checks that say why."""
+    if batch.ids.size != 1:
+        return False
+    from rase._kernels.batch import accepts_one
+
+    graph = program.graph
+    try:
+        return accepts_one(
+            batch.ids, batch.positions, batch.sequences, batch.page_tables, batch.roles, batch.logits_rows,
+            graph.vocab_size, graph.context_length, program.reserved_pages, program.page_tokens,
+            furthest_look_back(graph) or 0,
+        )  # fmt: skip
+    except ValueError:  # another dtype, dimension or order
+        return False
 
 
 def _require(holds: Any, what: str) -> None:
@@ -132,13 +148,3 @@ def _check_pages(batch: Batch, program: Program) -> None:
     written = np.unique(tables[sequences, page])
     counts = np.bincount(tables[tables >= 0])
     _require(counts[written].max() == 1, "a page that is written belongs to two places")
-
-
-def _check_pages_of_one(batch: Batch, program: Program) -> None:
-    """The same for a step of one token, which is every step of plain decoding."""
-    tables, position = batch.page_tables, batch.positions.item()
-    table, page = tables[batch.sequences.item()], position // program.page_tokens
-    window = furthest_look_back(program.graph)
-    first = 0 if window is None else max(position - window + 1, 0) // program.page_tokens
-    _require(table[first : page + 1].min() >= 0, "a page that a token sees is missing")
-    _require((tables == table[page]).sum() == 1, "a page that is written belongs to two places")

@@ -195,7 +195,7 @@ class CpuProgram(Program):
         n = len(batch.ids)
         generated = int(n - np.count_nonzero(batch.roles))
         logits = np.empty((len(batch.logits_rows), self._padded_vocab), np.float32)
-        last = int(batch.positions[0].max(initial=0))
+        last = batch.positions.item() if n == 1 else int(batch.positions[0].max())
         for index, table in enumerate(self._ropes):
             table.cover(last, self.graph.context_length, self._walker, index)
         threads = self.threads[0 if generated == n else 1]

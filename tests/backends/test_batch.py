@@ -138,3 +138,30 @@ def test_the_widest_cache_group_decides_how_far_back_a_token_sees():
 def test_compile_options_are_checked(options, message):
     with pytest.raises(InvalidSetting, match=message):
         CompileOptions(**options)
+
+
+def test_one_token_is_accepted_exactly_when_the_full_check_accepts_it(monkeypatch):
+    """The compiled short path and the checks that explain are one rule, over random right and wrong steps."""
+    from rase.backends import check
+
+    rng = np.random.default_rng(5)
+    outcomes = []
+    for graph in (FULL, WINDOW):
+        for _ in range(1500):
+            tables = rng.permutation(8).reshape(2, 4).astype(np.int32)
+            for _ in range(rng.integers(0, 3)):
+                tables[rng.integers(2), rng.integers(4)] = rng.integers(-1, 9)
+            position, sequence, role, rows = rng.integers(-1, 140), *rng.integers(0, 3, 3)
+            step = batch([position], [sequence], [role], tables, [0] * rows)
+            step.ids[0] = rng.choice([-1, 0, 50, 100, 101])
+            accepted = check._accepts_one(step, program(graph))
+            with monkeypatch.context() as patch:
+                patch.setattr(check, "_accepts_one", lambda *_: False)
+                try:
+                    step.check(program(graph))
+                    correct = True
+                except (BackendError, ContextLengthExceeded, InvalidRequest):
+                    correct = False
+            assert accepted == correct, step
+            outcomes.append(accepted)
+    assert 100 < sum(outcomes) < 2900, "both outcomes must be seen"

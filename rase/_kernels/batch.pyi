@@ -1,0 +1,23 @@
+"""Accepts the batch of one token: the check of backends/check.py for every step of plain decoding."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+def accepts_one(
+    ids: NDArray[np.int32],
+    positions: NDArray[np.int32],
+    sequences: NDArray[np.int32],
+    tables: NDArray[np.int32],
+    roles: NDArray[np.uint8],
+    logits_rows: NDArray[np.int32],
+    vocab_size: int,
+    context_length: int,
+    reserved_pages: int,
+    page_tokens: int,
+    window: int,
+) -> bool:
+    """Whether a batch of one token keeps every rule of ``Batch``; False too for a batch of several.
+
+    ``window`` is the furthest that any layer looks back, 0 for the start. Raises ``ValueError`` for arrays of
+    another dtype, dimension or order.
+    """

@@ -1,0 +1,39 @@
+"""Accepts the batch of one generated or prompt token: the check of backends/check.py for every step of plain decoding.
+
+It only says yes or no; whoever gets a no runs the full check, which says why.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+
+def accepts_one(const int32_t[::1] ids not None, const int32_t[:, ::1] positions not None,
+                const int32_t[::1] sequences not None, const int32_t[:, ::1] tables not None,
+                const uint8_t[::1] roles not None, const int32_t[::1] logits_rows not None,
+                int64_t vocab_size, int64_t context_length, int64_t reserved_pages, int64_t page_tokens, int64_t window):
+    cdef int64_t position, page, i, row, first = 0, written
+    if ids.shape[0] != 1 or positions.shape[0] != 1 or positions.shape[1] != 1:
+        return False
+    if sequences.shape[0] != 1 or roles.shape[0] != 1:
+        return False
+    position = positions[0, 0]
+    page = position // page_tokens
+    if not (0 <= ids[0] < vocab_size and 0 <= position < context_length and 0 <= sequences[0] < tables.shape[0]):
+        return False
+    if page >= tables.shape[1] or roles[0] > 1:
+        return False
+    for i in range(logits_rows.shape[0]):
+        if logits_rows[i] != 0:
+            return False
+    if window > 0 and position >= window:
+        first = (position - window + 1) // page_tokens
+    for i in range(first, page + 1):
+        if tables[sequences[0], i] < 0:
+            return False
+    written = tables[sequences[0], page]
+    cdef int64_t places = 0
+    for row in range(tables.shape[0]):
+        for i in range(tables.shape[1]):
+            if tables[row, i] >= reserved_pages:
+                return False
+            places += tables[row, i] == written
+    return places == 1
