@@ -1,4 +1,4 @@
-"""Attention over float16 pages: close to float64, the same bits in every variant and for every split of the tokens."""
+"""Attention over float16 pages: close to float64, the same bits in every variant and split of the tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = 32
 
 
 def cache(positions: int, head_dim: int, rng: np.random.Generator) -> NDArray:
-    """Pages (pages, 32, head_stride) of float16 bits: random up to ``positions``, NaN beyond, zeros as padding."""
+    """Pages (pages, 32, head_stride) of float16 bits: random up to ``positions``, NaN beyond, padded with 0."""
     stride = -(-head_dim // 16) * 16
     rows = np.full((-(-positions // PAGE) * PAGE, stride), np.nan, dtype=np.float16)
     rows[:, head_dim:] = 0
@@ -91,7 +91,7 @@ def test_what_the_mask_hides_does_not_matter(variant, window: int, poison: int) 
 
 @every_variant
 def test_large_scores_do_not_overflow(variant) -> None:
-    """Scores in the thousands: the largest wins, nothing becomes NaN, and a chunk of tiny weights adds nothing."""
+    """Scores in the thousands: the largest wins, nothing becomes NaN, other chunks add nothing."""
     first, dim = 600, 16
     rng = np.random.default_rng(0)
     k, v = cache(first + 1, dim, rng), cache(first + 1, dim, rng)

@@ -1,5 +1,5 @@
-"""Norms, exp, SiLU, rotation, quantization, float16 and the float32 GEMM: the same bits in every variant, and close
-to float64."""
+"""Norms, exp, SiLU, rotation, quantization, float16 and the float32 GEMM: the same bits in every variant,
+and close to float64."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_all_float16_values_are_read_exactly(variant) -> None:
 
 @every_variant
 def test_float16_is_stored_with_the_nearest_even_value(variant) -> None:
-    """Every float16 value, every midpoint between two, their float32 neighbours, random bits, and the special values."""
+    """Every float16 value, every midpoint between two, the midpoints' neighbours, random bits, special values."""
     values = np.arange(0x7C01, dtype=np.uint16).view(np.float16).astype(F32)
     middle = ((values[:-1].astype(np.float64) + values[1:].astype(np.float64)) / 2).astype(F32)
     middle = np.append(middle[:-1], F32(65520))  # halfway to the value that infinity stands for
@@ -73,7 +73,7 @@ def test_float16_rows_are_padded_with_zeros(variant, n: int) -> None:
 
 @every_variant
 def test_exp_is_accurate_everywhere(variant) -> None:
-    """At most 2 ulp where the result is a normal number, one subnormal step below; exact ends; NaN stays NaN."""
+    """At most 2 ulp for normal results, one step for subnormal ones; exact ends; NaN stays NaN."""
     rng = np.random.default_rng(1)
     x = np.concatenate(
         [rng.uniform(-104, 88.7, 100_000), rng.normal(0, 1e-3, 1000), np.arange(-100, 88)]
@@ -171,7 +171,7 @@ def test_rotation(variant, neighbour: bool, n_dims: int) -> None:
 @every_variant
 @pytest.mark.parametrize("kind", ["q16_32", "q16_256"])
 def test_quantization_follows_the_rule(variant, kind: str) -> None:
-    """Both halves, scales and sums of the rule in NumPy; outliers, ties, zeros and values near both ends of float32."""
+    """Both halves, scales and sums of the rule in NumPy; outliers, ties, zeros, both ends of float32."""
     block, group = (32, 32) if kind == "q16_32" else (256, 16)
     rng = np.random.default_rng(3)
     n = 40 * block
