@@ -14,7 +14,7 @@ PAGE = 32
 
 
 def cache(positions: int, head_dim: int, rng: np.random.Generator) -> NDArray:
-    """Pages (pages, 32, head_stride) of float16 bits: random up to ``positions``, NaN beyond, padded with 0."""
+    """Pages (pages, 32, head_stride) of float16 bits: random for ``positions``, then NaN; padded with 0."""
     stride = -(-head_dim // 16) * 16
     rows = np.full((-(-positions // PAGE) * PAGE, stride), np.nan, dtype=np.float16)
     rows[:, head_dim:] = 0

@@ -41,7 +41,7 @@ def test_all_float16_values_are_read_exactly(variant) -> None:
 
 @every_variant
 def test_float16_is_stored_with_the_nearest_even_value(variant) -> None:
-    """Every float16 value, every midpoint between two, the midpoints' neighbours, random bits, special values."""
+    """Every float16 value, every midpoint and its neighbours, random bits, special values."""
     values = np.arange(0x7C01, dtype=np.uint16).view(np.float16).astype(F32)
     middle = ((values[:-1].astype(np.float64) + values[1:].astype(np.float64)) / 2).astype(F32)
     middle = np.append(middle[:-1], F32(65520))  # halfway to the value that infinity stands for
