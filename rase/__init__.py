@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from rase.registry import ModelFormat as ModelFormat
     from rase.registry import ModelKind as ModelKind
     from rase.registry import ModelManifest as ModelManifest
-    from rase.registry import ModelRegistry as ModelRegistry
     from rase.session import ModelSession as ModelSession
     from rase.session_cache import SessionCache as SessionCache
+    from rase.store import ModelRegistry as ModelRegistry
     from rase.streaming import Stream as Stream
     from rase.text.chat import ChatTemplate as ChatTemplate
     from rase.text.messages import ChatMessage as ChatMessage
@@ -86,11 +86,10 @@ _HOMES = {
     ),
     "rase.model": ("Answer", "Model", "load"),
     "rase.profiling": ("profiling_snapshot",),
-    "rase.registry": (
-        "HuggingFaceHub", "ImportedModel", "ModelFormat", "ModelKind", "ModelManifest", "ModelRegistry",
-    ),
+    "rase.registry": ("HuggingFaceHub", "ImportedModel", "ModelFormat", "ModelKind", "ModelManifest"),
     "rase.session": ("ModelSession",),
     "rase.session_cache": ("SessionCache",),
+    "rase.store": ("ModelRegistry",),
     "rase.streaming": ("Stream",),
     "rase.text.chat": ("ChatTemplate",),
     "rase.text.messages": ("ChatMessage",),

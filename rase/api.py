@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rase.device import DevicePreference, RuntimeDevice
-from rase.loading import open_store
 from rase.profiling import profiling_snapshot
 from rase.session_cache import process_cache
+from rase.store import open_store
 
 if TYPE_CHECKING:
     from rase.completion import Piece, TextRequest

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from rase.gguf.reader import GgufFile
     from rase.graph.ops import Graph
     from rase.models import Architecture
-    from rase.registry.store import ModelRegistry
 
-__all__ = ["LoadedProgram", "Progress", "close_with", "load_program", "open_store", "plan_memory"]
+__all__ = ["LoadedProgram", "Progress", "close_with", "load_program", "plan_memory"]
 
 Progress = Callable[[int, int], object]  # bytes done, bytes in all
 KV_SHARE = 0.9  # of the memory that is left after weights and scratch, at most this part becomes KV cache
@@ -98,22 +97,6 @@ def plan_memory(backend: Backend, graph: Graph, file: GgufFile, options: Compile
     left = available - estimate.weights - estimate.scratch
     whole = estimate.page * -(-graph.context_length // estimate.page_tokens)
     return max(estimate.page, min(whole, int(left * KV_SHARE)))
-
-
-def open_store(root: str | os.PathLike[str] | None = None) -> ModelRegistry:
-    """Open the model store ``root`` (default: ``RASE_STORE``, else the user's data folder).
-
-    A file that rase cannot run is refused when it is registered, not when it is loaded.
-    """
-    from rase.registry import ModelRegistry, default_store
-
-    return ModelRegistry.open(default_store() if root is None else root, check=_check_runs)
-
-
-def _check_runs(file: GgufFile, architecture: str | None, context_length: int | None) -> None:
-    from rase import models
-
-    models.build(file.metadata, file.tensors, architecture, context_length)
 
 
 def close_with(user: object, program: Program) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from rase.device import DevicePreference
 from rase.errors import BackendError, InvalidRequest, ModelFileNotFound
-from rase.loading import open_store
 from rase.session_cache import process_cache
+from rase.store import open_store
 from rase.streaming import Stream
 
 if TYPE_CHECKING:

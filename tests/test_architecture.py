@@ -21,6 +21,7 @@ FLOORS = {
     "completion": "completion",
     "answers": "completion",
     "session": "session", "session_cache": "session", "session_lock": "session", "loading": "session",
+    "store": "session",
     "decoders": "session", "device": "session", "memory": "session", "probe": "session",
     "errors": "free", "env": "free", "profiling": "free",
 }  # fmt: skip

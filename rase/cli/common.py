@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from rase.registry import ModelManifest, ModelRegistry
+    from rase.registry import ModelManifest
+    from rase.store import ModelRegistry
 
 __all__ = [
     "Settings", "color", "common_options", "device_option", "describe", "hint", "json_option", "print_json",
@@ -31,16 +32,10 @@ class Settings:
     debug: bool = False
 
     def open_store(self) -> ModelRegistry:
-        """Open the store that was chosen, with the check that its models can run."""
-        from rase.loading import open_store
+        """Open the store that was chosen."""
+        from rase.store import open_store
 
         return open_store(self.store)
-
-    def open_catalogue(self) -> ModelRegistry:
-        """Open the store for commands that look up models but never register one."""
-        from rase.registry import ModelRegistry, default_store
-
-        return ModelRegistry.open(self.store if self.store is not None else default_store())
 
 
 def settings() -> Settings:

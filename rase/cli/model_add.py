@@ -119,7 +119,7 @@ def pull_model(
 @common_options
 def attach_tokenizer(id: str, tokenizer: str, as_json: bool) -> None:
     """Link a tokenizer.json to the model ID; it takes the place of the file's own vocabulary."""
-    manifest = settings().open_catalogue().attach_tokenizer(id, tokenizer)
+    manifest = settings().open_store().attach_tokenizer(id, tokenizer)
     if as_json:
         print_json(describe(manifest))
     else:

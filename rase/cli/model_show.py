@@ -27,7 +27,7 @@ __all__ = ["inspect_model", "list_models", "remove_model", "verify_models"]
 @common_options
 def list_models(as_json: bool) -> None:
     """List the registered models, one a line."""
-    store = settings().open_catalogue()
+    store = settings().open_store()
     good, broken = store.scan()
     if as_json:
         rows: list[Any] = [describe(manifest) for manifest in good]
@@ -57,7 +57,7 @@ def list_models(as_json: bool) -> None:
 @common_options
 def inspect_model(id: str, as_json: bool) -> None:
     """Print the manifest of the model ID, as TOML."""
-    manifest = settings().open_catalogue().get(id)
+    manifest = settings().open_store().get(id)
     if as_json:
         print_json(describe(manifest))
     else:
@@ -75,7 +75,7 @@ def verify_models(ids: tuple[str, ...], as_json: bool) -> int:
     """
     from rase.errors import EngineError
 
-    store = settings().open_catalogue()
+    store = settings().open_store()
     results: list[dict[str, Any]] = []
     errors: list[EngineError] = []
     for id in ids or tuple(store.ids()):
@@ -108,7 +108,7 @@ def remove_model(id: str, as_json: bool) -> None:
 
     Files that were registered where they lie stay there.
     """
-    removed = settings().open_catalogue().remove(id)
+    removed = settings().open_store().remove(id)
     if as_json:
         print_json({"id": id, "freed": removed.freed_bytes, "kept": list(removed.kept)})
         return

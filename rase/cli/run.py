@@ -74,7 +74,7 @@ def run(
     """
     from rase.cli.answer import Asker
 
-    store = settings().open_catalogue()
+    store = settings().open_store()
     model, question = _split(store, words, chosen)
     piped = _stdin()
     text = "\n\n".join(part for part in (question, piped) if part)

@@ -208,20 +208,17 @@ def temporary_name(path: Path) -> Path:
 
 def remove_file(path: Path) -> bool:
     """Remove a file that nothing needs any more; a failure is logged, and the next opening tries again."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return True
-    except OSError as error:
-        _log.warning("could not remove %s: %s", path, error.strerror)
-        return False
-    return True
+    return _remove(path, os.unlink)
 
 
 def remove_tree(path: Path) -> bool:
     """Remove a folder that nothing needs any more, like ``remove_file``."""
+    return _remove(path, shutil.rmtree)
+
+
+def _remove(path: Path, remove: Callable[[Path], None]) -> bool:
     try:
-        shutil.rmtree(path)
+        remove(path)
     except FileNotFoundError:
         return True
     except OSError as error:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from rase.errors import (
     EngineError,
@@ -43,7 +44,10 @@ from rase.registry.inputs import check_options, check_template, read_tokenizer, 
 from rase.registry.leftovers import clean, orphans
 from rase.registry.locks import file_lock, workspace
 from rase.registry.manifest import ModelFormat, ModelKind, ModelManifest, check_id
-from rase.registry.weights import ModelCheck, gguf_metadata, read_weights
+from rase.registry.weights import gguf_metadata, read_weights
+
+if TYPE_CHECKING:
+    from rase.gguf.reader import GgufFile
 
 __all__ = ["ImportedModel", "ModelRegistry", "RemovedModel"]
 
@@ -79,15 +83,11 @@ class ModelRegistry:
     """A model store. Reading takes no lock; every change holds the store's lock and is durable when it
     returns.
 
-    Safe for many threads and processes. ``check`` (see ``rase.registry.weights.ModelCheck``) lets the layer
-    that knows the architectures refuse a file at registration instead of at load.
+    Safe for many threads and processes. ``rase.store`` adds the check that a file can run.
     """
 
-    def __init__(
-        self, root: str | os.PathLike[str], *, check: ModelCheck | None = None, lock_timeout: float = 10.0
-    ):
+    def __init__(self, root: str | os.PathLike[str], *, lock_timeout: float = 10.0):
         self.root = Path(os.path.abspath(os.path.expanduser(os.fspath(root))))
-        self.check = check
         self.lock_timeout = lock_timeout
         self._manifests = self.root / "manifests"
         self._weights = self.root / "weights"
@@ -96,18 +96,22 @@ class ModelRegistry:
         clean(self)
 
     @classmethod
-    def open(
-        cls, root: str | os.PathLike[str], *, check: ModelCheck | None = None, lock_timeout: float = 10.0
-    ) -> ModelRegistry:
+    def open(cls, root: str | os.PathLike[str], *, lock_timeout: float = 10.0) -> Self:
         """Open the store in the folder ``root``, creating it if absent, and remove what a killed process
         left.
 
         Raises ``StoreError``. A store that may only be read opens, too.
         """
-        return cls(root, check=check, lock_timeout=lock_timeout)
+        return cls(root, lock_timeout=lock_timeout)
 
     def __repr__(self) -> str:
         return f"ModelRegistry({str(self.root)!r})"
+
+    def check(self, file: GgufFile, architecture: str | None, context_length: int | None) -> None:
+        """Raise for a generator's file that cannot run: for a subclass that knows the architectures.
+
+        ``architecture`` and ``context_length`` are those that the caller gave.
+        """
 
     # Reading
 

@@ -60,8 +60,8 @@ def create_app(
     ``allowed_origins`` the web origins that may call (none). ``max_body`` is in bytes, the rest in seconds:
     between pings of a silent stream, and for running requests when the server shuts down.
     """
-    from rase.loading import open_store
     from rase.session_cache import process_cache
+    from rase.store import open_store
 
     if registry is None or isinstance(registry, (str, os.PathLike)):
         registry = open_store(registry)

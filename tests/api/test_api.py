@@ -7,6 +7,7 @@ import inspect
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rase
@@ -19,6 +20,7 @@ from rase.errors import (
     UnsupportedArchitecture,
 )
 from tests.support import toys
+from tests.support.gguf_build import write_gguf
 
 SAMPLING = {
     "max_tokens": 256,
@@ -155,3 +157,17 @@ def test_the_module_functions_share_loaded_models_with_load(store: Path) -> None
     assert process_cache().sessions() == [model.session]
     rase.unload_models()
     assert process_cache().sessions() == []
+
+
+def test_every_public_store_refuses_at_registration_what_cannot_run(tmp_path: Path) -> None:
+    path = write_gguf(
+        tmp_path / "odd.gguf",
+        {"general.architecture": "phi", "phi.context_length": 8},
+        {"t": np.ones((1, 4))},
+    )
+    store = tmp_path / "store"
+    with pytest.raises(UnsupportedArchitecture):
+        rase.ModelRegistry.open(store).import_local("odd", path)
+    with pytest.raises(UnsupportedArchitecture):
+        rase.import_model(store, path, "odd")
+    assert rase.list_models(store) == []

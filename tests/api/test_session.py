@@ -29,9 +29,9 @@ from rase.errors import (
     TokenizerError,
     UnsupportedFormat,
 )  # fmt: skip
-from rase.loading import open_store
 from rase.registry import ModelKind, ModelManifest
 from rase.session import ModelSession
+from rase.store import open_store
 from tests.support import toys
 from tests.support.processes import in_child
 

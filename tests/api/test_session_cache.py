@@ -11,8 +11,8 @@ import rase.session
 from rase.completion import Piece, TextRequest, prepare, run
 from rase.engine.config import GenerationConfig
 from rase.errors import Cancelled, EngineError, IntegrityMismatch, ModelNotFound
-from rase.loading import open_store
 from rase.session import ModelSession, SessionCache
+from rase.store import open_store
 from tests.support import toys
 from tests.support.processes import in_child
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from rase.loading import open_store
 from rase.server import runner as lanes
+from rase.store import open_store
 from tests.support import toys
 from tests.support.http_process import ServerProcess, serving
 from tests.support.http_server import RunningServer, chat_body, running, wait_until

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from rase import errors
-from rase.loading import open_store
 from rase.registry import HuggingFaceHub, ModelRegistry, pull
+from rase.store import open_store
 from tests.support.fake_hub import FakeHub, HubEntry, fake_hub
 from tests.support.stores import toy_gguf, toy_tokenizer
 

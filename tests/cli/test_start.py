@@ -96,7 +96,7 @@ def test_an_unexpected_error_is_one_line_too(rase: Rase, monkeypatch: pytest.Mon
     def fail(self: object) -> None:
         raise RuntimeError("two\nlines")
 
-    monkeypatch.setattr("rase.cli.common.Settings.open_catalogue", fail)
+    monkeypatch.setattr("rase.cli.common.Settings.open_store", fail)
     result = rase("model", "list")
     assert result.code == 1 and result.err == (
         "error: RuntimeError: two lines. Run the command again with --debug for the details.\n"

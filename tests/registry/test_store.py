@@ -52,12 +52,13 @@ def test_relative_and_home_paths_become_absolute(tmp_path: Path, monkeypatch: py
 
 
 def test_the_check_of_the_layer_above_can_refuse(tmp_path: Path) -> None:
-    def check(file: Any, architecture: str | None, context_length: int | None) -> None:
-        raise errors.UnsupportedArchitecture(
-            f"{file.metadata['general.architecture']} {architecture} {context_length}"
-        )
+    class Checked(ModelRegistry):
+        def check(self, file: Any, architecture: str | None, context_length: int | None) -> None:
+            raise errors.UnsupportedArchitecture(
+                f"{file.metadata['general.architecture']} {architecture} {context_length}"
+            )
 
-    registry = ModelRegistry.open(tmp_path / "store", check=check)
+    registry = Checked.open(tmp_path / "store")
     path = toy_gguf(tmp_path / "w.gguf")
     with pytest.raises(errors.UnsupportedArchitecture, match="llama phi 16"):
         registry.import_local("toy", path, architecture="phi", context_length=16)

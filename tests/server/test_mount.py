@@ -25,7 +25,7 @@ from tests.support.http_server import chat_body, stream_events, wait_until
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, SessionCache]]:
     """A plain uvicorn with a host application that mounts ours under /llm."""
-    from rase.loading import open_store
+    from rase.store import open_store
 
     folder = tmp_path_factory.mktemp("host")
     store = open_store(folder / "store")
@@ -113,7 +113,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_a_store_that_is_a_registry(tmp_path: Path) -> None:
-    from rase.loading import open_store
+    from rase.store import open_store
 
     registry = open_store(tmp_path)
     assert create_app(registry).state.runner.registry is registry

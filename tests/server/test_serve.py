@@ -12,8 +12,8 @@ import openai
 import pytest
 
 from rase.errors import InvalidSetting
-from rase.loading import open_store
 from rase.server.serve import bind
+from rase.store import open_store
 from tests.support import toys
 from tests.support.http_process import serving
 from tests.support.http_server import wait_until
