@@ -9,7 +9,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 def accepts_one(const int32_t[::1] ids not None, const int32_t[:, ::1] positions not None,
                 const int32_t[::1] sequences not None, const int32_t[:, ::1] tables not None,
                 const uint8_t[::1] roles not None, const int32_t[::1] logits_rows not None,
-                int64_t vocab_size, int64_t context_length, int64_t reserved_pages, int64_t page_tokens, int64_t window):
+                int64_t vocab_size, int64_t context_length, int64_t reserved_pages, int64_t page_tokens,
+                int64_t window):
     cdef int64_t position, page, i, row, first = 0, written
     if ids.shape[0] != 1 or positions.shape[0] != 1 or positions.shape[1] != 1:
         return False
