@@ -201,7 +201,10 @@ class _ChoiceText:
 
 
 def _encode(session: ModelSession, request: TextRequest) -> tuple[str, list[int]]:
-    """The name of the field that carries the input, and its token ids."""
+    """The name of the field that carries the input, and its token ids.
+
+    Text that cannot fit by far is refused unencoded: encoding megabytes takes seconds and gigabytes.
+    """
     if (request.messages is None) == (request.prompt is None):
         raise InvalidRequest("a request", expected="either messages or a prompt", found="both or neither")
     if request.messages is not None:
@@ -210,10 +213,20 @@ def _encode(session: ModelSession, request: TextRequest) -> tuple[str, list[int]
                 f"model '{session.id}' has no chat template", param="messages",
                 hint="Use a raw completion, or register the model with --chat-template.")  # fmt: skip
         segments = session.chat_template.render_segments(request.messages, **request.template_kwargs)
+        _check_length(session, "messages", [part.text for part in segments if part.kind != "markup"])
         return "messages", session.tokenizer.encode_segments(segments)
     if isinstance(request.prompt, str):
+        _check_length(session, "prompt", [request.prompt])
         return "prompt", session.tokenizer.encode(request.prompt, add_special_tokens=True)
     return "prompt", [_id(id) for id in request.prompt or ()]
+
+
+def _check_length(session: ModelSession, param: str, texts: list[str]) -> None:
+    """Refuse texts that must give more tokens than the context has, however they are cut."""
+    if sum(map(len, texts)) > session.context_length:
+        least = session.tokenizer.least_tokens("".join(texts))
+        if least > session.context_length:
+            raise ContextLengthExceeded(least, session.context_length, param=param, at_least=True)
 
 
 def _check_pages(session: ModelSession, tokens: int) -> None:

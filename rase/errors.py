@@ -112,9 +112,13 @@ class ContextLengthExceeded(InvalidRequest):
 
     code = "context_length_exceeded"
 
-    def __init__(self, prompt_tokens: int, context_length: int, *, param: str | None = None) -> None:
+    def __init__(
+        self, prompt_tokens: int, context_length: int, *, param: str | None = None, at_least: bool = False
+    ) -> None:
+        """``at_least``: the prompt was too long to be worth counting; it has more tokens than stated."""
+        count = f"at least {prompt_tokens}" if at_least else str(prompt_tokens)
         super().__init__(
-            f"the prompt has {prompt_tokens} tokens and the model's context is {context_length} tokens",
+            f"the prompt has {count} tokens and the model's context is {context_length} tokens",
             hint="Shorten the prompt, or register the model with a larger --context-length, if it has one.",
             param=param,
         )

@@ -17,7 +17,8 @@ from rase.text.core import (
     token_kinds,
 )
 from rase.text.library import call
-from rase.text.vocabulary import TokenKind, Vocabulary, byte_level_piece
+from rase.text.reach import Reach
+from rase.text.vocabulary import TokenKind, Vocabulary, byte_alphabet, byte_level_piece
 
 __all__ = ["core_from_bpe"]
 
@@ -61,6 +62,7 @@ def core_from_bpe(metadata: Mapping[str, Any]) -> TokenizerCore:
         ),
         default_add_bos=row.add_bos,
         strip_blank=False,
+        reach=Reach(pieces, nfc=row.nfc) if byte_alphabet().keys() <= plain.keys() else None,
         defaults={},
     )
 

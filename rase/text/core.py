@@ -8,6 +8,7 @@ from typing import Any
 
 from rase.errors import TokenizerError
 from rase.text.added import AddedToken
+from rase.text.reach import Reach
 from rase.text.vocabulary import TokenKind, Vocabulary
 
 __all__ = ["TokenizerCore", "end_ids_by_name", "metadata_flag", "metadata_id"]
@@ -38,6 +39,7 @@ class TokenizerCore:
     add_eos: bool
     end_ids: frozenset[int]
     strip_blank: bool  # the first blank of a text is the tokenizer's own, not the model's
+    reach: Reach | None = None  # None: text may be lost on the way, so nothing is known before encoding
 
 
 def end_ids_by_name(vocabulary: Vocabulary) -> set[int]:
@@ -158,6 +160,7 @@ def core_from_parts(
     *,
     default_add_bos: bool,
     strip_blank: bool,
+    reach: Reach | None,
     defaults: Mapping[str, int | None],
 ) -> TokenizerCore:
     """Join a vocabulary and an encoder with the special ids and flags of a GGUF file."""
@@ -180,4 +183,5 @@ def core_from_parts(
         add_eos=eos is not None and metadata_flag(metadata, "add_eos_token", False),
         end_ids=frozenset(declared | end_ids_by_name(vocabulary)),
         strip_blank=strip_blank,
+        reach=reach,
     )

@@ -10,7 +10,15 @@ from rase.errors import TokenizerError
 from rase.text.added import AddedToken
 from rase.text.core import Encode, TokenizerCore, end_ids_by_name
 from rase.text.library import call
-from rase.text.vocabulary import TokenKind, Vocabulary, byte_level_piece, fallback_byte
+from rase.text.reach import Reach
+from rase.text.vocabulary import (
+    TokenKind,
+    Vocabulary,
+    byte_alphabet,
+    byte_level_piece,
+    fallback_byte,
+    spells_every_byte,
+)
 
 __all__ = ["core_from_json"]
 
@@ -60,7 +68,50 @@ def core_from_json(data: bytes) -> TokenizerCore:
         add_eos=bool(suffix),
         end_ids=frozenset(ends),
         strip_blank=strip_blank,
+        reach=_reach(full, vocabulary, tokens),
     )
+
+
+def _reach(full: Any, vocabulary: Vocabulary, added: list[AddedToken]) -> Reach | None:
+    """How far one token reaches; None unless every step of the pipeline is known to lose no text."""
+    before, cuts = _steps(full.normalizer, "normalizers"), _steps(full.pre_tokenizer, "pretokenizers")
+    byte_level = any(step["type"] == "ByteLevel" for step in cuts)
+    model = full.model
+    if byte_level:
+        complete = byte_alphabet().keys() <= full.get_vocab(with_added_tokens=False).keys()
+    else:
+        complete = getattr(model, "byte_fallback", False) and spells_every_byte(vocabulary.ids)
+    if type(model).__name__ != "BPE" or not complete or not all(_keeps_text(step) for step in before + cuts):
+        return None
+    return Reach(
+        vocabulary.pieces if byte_level else vocabulary.spellings(),
+        nfc=any(step["type"] == "NFC" for step in before),
+        strips=any(token.lstrip or token.rstrip for token in added),
+    )
+
+
+def _steps(part: Any, name: str) -> list[Any]:
+    """The steps of a normalizer or pre-tokenizer, sequences unfolded."""
+    open_steps, steps = [_state(part)], []
+    while open_steps:
+        step = open_steps.pop(0)
+        if step is not None and step["type"] == "Sequence":
+            open_steps = [*step[name], *open_steps]
+        elif step is not None:
+            steps.append(step)
+    return steps
+
+
+def _keeps_text(step: Any) -> bool:
+    """Whether a step is one that neither drops text nor shortens it (NFC is reckoned with)."""
+    match step:
+        case {"type": "NFC" | "Prepend" | "ByteLevel" | "Digits" | "Metaspace"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": " "}, "content": content}:
+            return len(content) > 0
+        case {"type": "Split", "behavior": behavior}:
+            return bool(behavior != "Removed")
+    return False
 
 
 def _plain_encoders(full: Any) -> tuple[Encode, Encode]:

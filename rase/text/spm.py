@@ -18,7 +18,8 @@ from rase.text.core import (
     token_kinds,
 )
 from rase.text.library import call
-from rase.text.vocabulary import TokenKind, Vocabulary, fallback_byte
+from rase.text.reach import Reach
+from rase.text.vocabulary import TokenKind, Vocabulary, fallback_byte, spells_every_byte
 
 __all__ = ["core_from_spm"]
 
@@ -71,6 +72,7 @@ def core_from_spm(metadata: Mapping[str, Any]) -> TokenizerCore:
         ),
         default_add_bos=True,
         strip_blank=prefix,
+        reach=Reach(vocabulary.spellings()) if spells_every_byte(byte_tokens) else None,
         defaults=defaults,
     )
 

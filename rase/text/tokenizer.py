@@ -139,6 +139,10 @@ class LocalTokenizer:
             ids.insert(0, bos)
         return ids
 
+    def least_tokens(self, text: str) -> int:
+        """How many tokens ``text`` has at least, found without encoding it; 0 when nothing is known."""
+        return self._core.reach.least(text) if self._core.reach is not None else 0
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text that a ``stream`` of ``ids`` gives. Raises ``InvalidRequest`` for an unknown id."""
         stream = self.stream(skip_special_tokens)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 
 from rase.errors import InvalidRequest
 
-__all__ = ["TokenKind", "Vocabulary", "byte_alphabet", "byte_level_piece", "fallback_byte"]
+__all__ = [
+    "TokenKind",
+    "Vocabulary",
+    "byte_alphabet",
+    "byte_level_piece",
+    "fallback_byte",
+    "spells_every_byte",
+]
 
 
 class TokenKind(IntEnum):
@@ -39,6 +46,10 @@ class Vocabulary:
     def is_control(self, token: int) -> bool:
         """Whether the token is markup that an answer does not show."""
         return self.kinds[token] in (TokenKind.CONTROL, TokenKind.UNKNOWN)
+
+    def spellings(self) -> list[bytes]:
+        """What may stand for a token in text: its spelling and its bytes (▁ or a blank)."""
+        return [*self.pieces, *(name.encode("utf-8", "replace") for name in self.names)]
 
     def check(self, token: int) -> int:
         """Return ``token``, or raise ``InvalidRequest`` when no token has this id."""
@@ -71,6 +82,11 @@ def byte_level_piece(name: str) -> bytes:
         return bytes([alphabet[character] for character in name])
     except KeyError:
         return name.encode("utf-8", "replace")
+
+
+def spells_every_byte(names: Container[str]) -> bool:
+    """Whether ``names`` holds the fallback token of every byte, so that no text is unknown."""
+    return all(f"<0x{byte:02X}>" in names for byte in range(256))
 
 
 def fallback_byte(name: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from rase.completion import TextRequest, prepare, run
 from rase.engine.config import GenerationConfig
 from rase.errors import ContextLengthExceeded
 from rase.session import ModelSession
+from rase.text.messages import ChatMessage
 from tests.support import toys
 
 
@@ -45,6 +47,24 @@ def test_ctx_1_a_stream_is_refused_when_it_is_asked_for(tmp_path: Path) -> None:
 def test_ctx_1_one_token_less_gets_its_one_token(tmp_path: Path) -> None:
     session = ModelSession.load_file(toys.chain(tmp_path, ["x", "y"], context_length=64))
     assert ask(session, [1] * 63, max_tokens=10) == "x"
+
+
+@pytest.mark.parametrize("text", ["a" * 200_000, "é" * 100_000, "." * 200_000, "a b " * 50_000])
+def test_ctx_1_a_text_that_cannot_fit_by_far_is_refused_without_encoding_it(
+    tmp_path: Path, text: str
+) -> None:
+    session = ModelSession.load_file(toys.chain(tmp_path, ["x", "y"], context_length=64))
+    encode = {"encode_first": None, "encode_later": None}  # neither is called
+    object.__setattr__(session.tokenizer, "_core", dataclasses.replace(session.tokenizer._core, **encode))
+    for request in (
+        TextRequest(prompt=text),
+        TextRequest(messages=[ChatMessage(role="user", content=text)]),
+    ):
+        with pytest.raises(
+            ContextLengthExceeded, match=r"at least \d+ tokens .* context is 64 tokens"
+        ) as caught:
+            prepare(session, request)
+        assert 64 < caught.value.prompt_tokens <= len(text) * 2
 
 
 def test_ctx_3_memory_grows_with_use_not_with_the_declared_context(tmp_path: Path) -> None:
