@@ -7,10 +7,9 @@ is the part after the prompt, for callers that branch several answers from one p
 
 from __future__ import annotations
 
-import threading
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -105,7 +104,7 @@ def generate_with(
     and ``SessionBusy`` when a callback generates with the decoder that is calling it.
     """
     on_sampled = None if on_token is None else lambda sampled: on_token(sampled.id)
-    with _use(decoder, cancelled):
+    with _Use(decoder, cancelled):
         if cancelled is not None and cancelled():
             return _result([], GenerationStopReason.Cancelled, config)
         if decoder.vocab_size is not None:
@@ -135,7 +134,7 @@ def continue_from(
     between choices). ``on_sampled`` gets each token with its logprobs, and ends the generation by returning
     False. Otherwise as ``generate_with``.
     """
-    with _use(decoder, cancelled):
+    with _Use(decoder, cancelled):
         return _loop(decoder, logits, prompt, config, choice, cancelled, on_sampled)
 
 
@@ -186,27 +185,38 @@ def _result(
     return GenerationResult([sampled.id for sampled in chosen], reason, logprobs)
 
 
-_in_use: set[int] = set()  # id() of each decoder that a loop is driving
-_in_use_lock = threading.Lock()
+_users: dict[int, weakref.ref[_Use]] = {}  # by id() of the decoder
 
 
-@contextmanager
-def _use(decoder: TokenDecoder, cancelled: Callable[[], bool] | None) -> Iterator[None]:
-    """Claim the decoder for one loop and give it the hook; a second claim would mix two sequences."""
-    key = id(decoder)
-    with _in_use_lock:
-        if key in _in_use:
-            raise SessionBusy(
-                "this decoder is generating already",
-                hint="Generate after the running call has returned, not from its callback.",
-            )
-        _in_use.add(key)
-    before = decoder.cancelled
-    if cancelled is not None:
-        decoder.cancelled = cancelled
-    try:
-        yield
-    finally:
-        decoder.cancelled = before
-        with _in_use_lock:
-            _in_use.discard(key)
+class _Use:
+    """Claims a decoder for one loop and gives it the hook; a second claim would mix two sequences.
+
+    Ctrl-C may strike between any two steps, even on the way into ``__exit__``: the claim, and the hook with
+    it, therefore end with this object at the latest, which only the loop's frame holds. No lock is taken,
+    since that could stay locked.
+    """
+
+    def __init__(self, decoder: TokenDecoder, cancelled: Callable[[], bool] | None) -> None:
+        self._decoder, self._before = decoder, decoder.cancelled
+        self._hook = None if cancelled is None else _while_alive(weakref.ref(self), cancelled)
+
+    def __enter__(self) -> None:
+        key, mine = id(self._decoder), weakref.ref(self)
+        other = _users.setdefault(key, mine)
+        if other is not mine:
+            if other() is not None:
+                raise SessionBusy(
+                    "this decoder is generating already",
+                    hint="Generate after the running call has returned, not from its callback.",
+                )
+            _users[key] = mine
+        if self._hook is not None:
+            self._decoder.cancelled = self._hook
+
+    def __exit__(self, *exc: object) -> None:
+        self._decoder.cancelled = self._before
+        _users.pop(id(self._decoder), None)
+
+
+def _while_alive(use: weakref.ref[_Use], cancelled: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: use() is not None and cancelled()

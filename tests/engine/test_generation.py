@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rase.engine import generation
 from rase.engine.generation import (
     GenerationConfig,
     GenerationStopReason,
@@ -13,6 +14,7 @@ from rase.engine.generation import (
 )
 from rase.errors import Cancelled, ContextLengthExceeded, InvalidGenerationConfig, InvalidLogits, SessionBusy
 from tests.support.decoders import Chain, FixedLogits
+from tests.support.processes import interrupted_at
 
 GREEDY = GenerationConfig(temperature=0.0, max_tokens=10, stop_tokens=(0,))
 
@@ -76,14 +78,34 @@ def test_cancel_is_asked_before_every_token(after):
 def test_the_decoder_gets_the_hook_and_its_cancel_is_a_result():
     class Slow(Chain):
         def prefill(self, ids):
-            assert self.cancelled is hook
+            hooks.append(self.cancelled)
+            assert self.cancelled() is False and asked == [1, 1], "before the prompt, and here"
             raise Cancelled("prefill")
 
-    hook = lambda: False  # noqa: E731
+    hooks, asked = [], []
     decoder = Slow([1, 2])
-    result = generate(decoder, [1], GREEDY, hook)
+    result = generate(decoder, [1], GREEDY, lambda: asked.append(1) is not None)
     assert (result.tokens, result.stop_reason) == ([], GenerationStopReason.Cancelled)
     assert decoder.cancelled is None
+    assert hooks[0]() is False and len(asked) == 2, "a hook that is left behind is not asked any more"
+
+
+def test_an_interrupt_at_any_instruction_leaves_the_decoder_free():
+    """Ctrl-C is raised at each bytecode of the loop in turn; the next call must be right every time."""
+    decoder, gone = Chain([1, 2]), []
+    moment = 0
+    while True:
+        struck = interrupted_at(
+            moment, generation.__file__, lambda: generate(decoder, [1], GREEDY, lambda: bool(gone))
+        )
+        gone.append(1)  # a hook that the interrupted call left behind would cancel the next one
+        result = generate(decoder, [1], GREEDY)
+        gone.clear()
+        assert (result.tokens, result.stop_reason) == ([2], GenerationStopReason.StopToken), moment
+        if not struck:
+            break
+        moment += 1
+    assert moment > 100, f"only {moment} moments"
 
 
 def test_false_from_on_token_stops_and_keeps_the_token():

@@ -1,16 +1,20 @@
-"""Work elsewhere: a forked child that must answer in time, a thread that is interrupted again and again."""
+"""Work that is disturbed: a forked child that must answer in time, interrupts at random or every moment."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
 
-__all__ = ["in_child", "interrupted"]
+__all__ = ["in_child", "interrupted", "interrupted_at"]
 
 
 def in_child(work: Callable[[], str]) -> str:
@@ -78,3 +82,32 @@ def interrupted(work: Callable[[], object], delays: Sequence[float]) -> None:
     if errors:
         raise errors[0]
     assert not thread.is_alive(), "the thread hangs"
+
+
+def interrupted_at(moment: int, file: str, work: Callable[[], object]) -> bool:
+    """Call ``work`` and raise an interrupt at bytecode number ``moment`` that runs in ``file``.
+
+    Returns False when ``work`` ended before. The exception and its frames are gone when this returns.
+    """
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        if frame.f_code.co_filename not in (file, contextlib.__file__):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            count += 1
+            if count == moment + 1:
+                raise _Interrupt
+        return trace
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        work()
+    except _Interrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return count > moment
