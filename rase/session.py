@@ -18,7 +18,6 @@ from rase.errors import (
     IntegrityMismatch,
     InvalidRequest,
     ManifestError,
-    ModelFileNotFound,
     UnsupportedFormat,
 )  # fmt: skip
 from rase.loading import LoadedProgram, Progress, close_with, load_program
@@ -127,6 +126,7 @@ class ModelSession:
 
         Raises what ``load`` raises, but ``IntegrityMismatch``: nothing states what the hashes should be.
         """
+        from rase.registry.inputs import tokenizer_bytes
         from rase.registry.manifest import ManifestFile, ModelFormat, ModelKind, ModelManifest, list_digest
 
         chosen = RuntimeDevice.select(device)
@@ -148,7 +148,7 @@ class ModelSession:
             )  # fmt: skip
             if tokenizer is not None:
                 location = os.path.abspath(tokenizer)
-                digest = hashlib.sha256(_read(location)).hexdigest()
+                digest = hashlib.sha256(tokenizer_bytes(location)).hexdigest()
                 manifest = replace(manifest, tokenizer=location, tokenizer_sha256=digest)
             return cls._compose(manifest, chosen, loaded)
         except BaseException:
@@ -208,24 +208,16 @@ def check_digests(manifest: ModelManifest, loaded: LoadedProgram) -> None:
 
 
 def _tokenizer(manifest: ModelManifest, loaded: LoadedProgram) -> LocalTokenizer:
+    from rase.registry.inputs import tokenizer_bytes
     from rase.text.tokenizer import LocalTokenizer
 
     if manifest.tokenizer is None:
         return LocalTokenizer.from_gguf(loaded.metadata)
-    data = _read(manifest.tokenizer)
+    data = tokenizer_bytes(manifest.tokenizer)
     digest = hashlib.sha256(data).hexdigest()
     if manifest.tokenizer_sha256 != digest:
         raise IntegrityMismatch(manifest.id, str(manifest.tokenizer_sha256), digest, path=manifest.tokenizer)
     return LocalTokenizer.from_json(data).with_metadata(loaded.metadata)
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ModelFileNotFound(
-            f"tokenizer '{path}' cannot be read", found=error.strerror, hint="Attach the tokenizer again."
-        ) from None
 
 
 def _id_of(path: Path) -> str:

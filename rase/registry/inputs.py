@@ -62,12 +62,21 @@ def read_tokenizer(path: str | os.PathLike[str], metadata: Mapping[str, Any]) ->
 
     representable(path)
     path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+    data = tokenizer_bytes(path)
+    LocalTokenizer.from_json(data).with_metadata(metadata)
+    return path, hashlib.sha256(data).hexdigest()
+
+
+def tokenizer_bytes(path: str) -> bytes:
+    """Return what a ``tokenizer.json`` holds: a regular file of bounded size.
+
+    Raises ``ModelFileNotFound``, ``StoreError`` or ``TokenizerError``.
+    """
     data = read_regular(path, TOKENIZER_LIMIT + 1, "the tokenizer")
     if not 0 < len(data) <= TOKENIZER_LIMIT:
         found = "an empty file" if not data else "more"
         raise TokenizerError(f"the tokenizer {path!r}", expected="1 byte to 256 MiB", found=found)
-    LocalTokenizer.from_json(data).with_metadata(metadata)
-    return path, hashlib.sha256(data).hexdigest()
+    return data
 
 
 def check_template(name: str, found: Weights) -> None:

@@ -174,6 +174,15 @@ def test_an_attached_tokenizer_is_used_and_hashed(store, tmp_path: Path, folder:
         ModelSession.load(manifest)
 
 
+def test_a_pipe_in_the_place_of_a_tokenizer_is_refused_and_not_waited_for(
+    manifest: ModelManifest, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "tokenizer.json"
+    os.mkfifo(pipe)
+    with pytest.raises(EngineError, match="tokenizer"):
+        ModelSession.load(replace(manifest, tokenizer=str(pipe), tokenizer_sha256="0" * 64))
+
+
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     large = toys.toy_bpe([f"word{index}" for index in range(80)]).write_json(tmp_path, "large.json")
     model = toys.chain(tmp_path, ["x", "y"], tokenizer=toys.toy_bpe())
