@@ -1,4 +1,4 @@
-"""Accepts the batch of one generated or prompt token: the check of backends/check.py for every step of plain decoding.
+"""Accepts the batch of one token: the check of backends/check.py for every step of plain decoding.
 
 It only says yes or no; whoever gets a no runs the full check, which says why.
 """

@@ -206,7 +206,7 @@ class CpuProgram(Program):
             logits, threads, timed,
         )  # fmt: skip
         if timed:
-            _count(n, n - generated, _now() - start, spent)
+            _count(n - generated, _now() - start, spent)
         return logits[:, : self.graph.vocab_size]
 
     def close(self) -> None:
@@ -256,7 +256,7 @@ def _now() -> int:
     return time.perf_counter_ns()
 
 
-def _count(tokens: int, prompt_tokens: int, elapsed: int, spent: tuple[int, int, int]) -> None:
+def _count(prompt_tokens: int, elapsed: int, spent: tuple[int, int, int]) -> None:
     """Fill the profiling counters: wall time of worker 0 between meetings, split by role."""
     unpack, linear, attention = spent
     if prompt_tokens:
