@@ -70,6 +70,7 @@ cdef class Plan:
     cdef int n_steps
     cdef Act *acts
     cdef int n_acts
+    cdef list rope_tables           # keeps the memory behind rope_cos and rope_sin
     cdef const float *rope_cos[MAX_ROPES]
     cdef const float *rope_sin[MAX_ROPES]
     cdef int64_t rope_half[MAX_ROPES]

@@ -23,6 +23,7 @@ cdef class Plan:
     def __cinit__(self, Variant variant not None, int64_t max_rows, int workers, int64_t context_pages):
         self.variant, self.k = variant, variant.table
         self.max_rows, self.workers, self.table_pages = max_rows, workers, context_pages
+        self.rope_tables = [None] * MAX_ROPES
         self.runs = <Run *>malloc(max_rows * sizeof(Run))
         self.scratch = <float **>malloc(workers * sizeof(void *))
         self.tables = <const uint16_t ***>malloc(workers * sizeof(void *))
@@ -128,11 +129,13 @@ cdef class Plan:
                 raise MemoryError
         return self.scratch_floats * self.workers * sizeof(float)
 
-    def set_rope(self, int index, cos, sin, int64_t half):
-        """Table ``index``: cos and sin, float32 (positions, half), that cover every position of the next batch."""
-        if not 0 <= index < MAX_ROPES:
-            raise ValueError("too many rotary tables")
-        self.rope_cos[index], self.rope_sin[index], self.rope_half[index] = _address(cos), _address(sin), half
+    def set_rope(self, int index, const float[:, ::1] cos not None, const float[:, ::1] sin not None):
+        """Table ``index``: cos and sin (positions, half) that cover every position of the next batch; kept alive here,
+        so that no interrupt can come between a new table and the end of the old one."""
+        if not 0 <= index < MAX_ROPES or cos.shape[0] < 1 or cos.shape[0] != sin.shape[0] or cos.shape[1] != sin.shape[1]:
+            raise ValueError("too many rotary tables, or tables of different sizes")
+        self.rope_tables[index] = (cos, sin)
+        self.rope_cos[index], self.rope_sin[index], self.rope_half[index] = &cos[0, 0], &sin[0, 0], cos.shape[1]
 
     def set_pages(self, list addresses):
         """The storage of every page id."""

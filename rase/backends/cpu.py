@@ -7,7 +7,7 @@ prompt tokens in float32. K and V are float16. The bits of a request depend on t
 from __future__ import annotations
 
 import os
-import threading
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -145,6 +145,7 @@ class CpuProgram(Program):
         options: CompileOptions,
         threads: tuple[int, int],
     ) -> None:
+        from rase._kernels.exclusive import Exclusive
         from rase._kernels.program import Walker
 
         self.graph, self.page_bytes = plan.graph, plan.page_bytes
@@ -161,7 +162,7 @@ class CpuProgram(Program):
         self._walker.finish()
         self._ropes = [_RopeTable(rope, weights) for rope in plan.ropes]
         self._addresses: list[int] = []
-        self._busy = threading.Lock()
+        self._exclusive = Exclusive()
         self._pid = os.getpid()
 
     def reserve_pages(self, n: int) -> None:
@@ -179,17 +180,20 @@ class CpuProgram(Program):
                 "this model was loaded before a fork and cannot run in the child process",
                 hint="Load the model in the child, or start children with the 'spawn' method.",
             )
-        if not self._busy.acquire(blocking=False):
+        from rase._kernels.exclusive import InUse
+
+        try:
+            return self._exclusive.call(self._checked, batch)
+        except InUse:
             raise BackendError(
                 "this program is already running a batch", hint="Use one thread at a time per session."
-            )
-        try:
-            if self._walker is None:
-                raise BackendError("this program is closed", hint="Load the model again.")
-            batch.check(self)
-            return _fork.call(self._run, batch)
-        finally:
-            self._busy.release()
+            ) from None
+
+    def _checked(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
+        if self._walker is None:
+            raise BackendError("this program is closed", hint="Load the model again.")
+        batch.check(self)
+        return _fork.call(self._run, batch)
 
     def _run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
         n = len(batch.ids)
@@ -210,8 +214,16 @@ class CpuProgram(Program):
         return logits[:, : self.graph.vocab_size]
 
     def close(self) -> None:
-        with self._busy:
-            self._walker, self._keep, self._ropes, self._addresses = None, [], [], []
+        from rase._kernels.exclusive import InUse
+
+        while True:  # a batch that is running ends first: it reads the memory that goes
+            try:
+                return self._exclusive.call(self._free)
+            except InUse:
+                time.sleep(0.001)
+
+    def _free(self) -> None:
+        self._walker, self._keep, self._ropes, self._addresses = None, [], [], []
 
 
 class _RopeTable:
@@ -237,8 +249,9 @@ class _RopeTable:
         want = min(steps, max(context_length, position + 1))
         cos, sin = (np.empty((want - have, self.rope.n_dims // 2), np.float32) for _ in range(2))
         rope_table(have, want, self.frequencies, cos, sin, self.rope.scale, self.rope.attn_factor)
-        self.cos, self.sin = np.concatenate([self.cos, cos]), np.concatenate([self.sin, sin])
-        walker.set_rope(index, self.cos.ctypes.data, self.sin.ctypes.data, self.rope.n_dims // 2)
+        cos, sin = np.concatenate([self.cos, cos]), np.concatenate([self.sin, sin])
+        walker.set_rope(index, cos, sin)  # first: an interrupt in between costs the work, nothing else
+        self.cos, self.sin = cos, sin
 
 
 def _prefill(options: CompileOptions) -> str:
@@ -251,8 +264,6 @@ def _threads(options: CompileOptions) -> tuple[int, int]:
 
 
 def _now() -> int:
-    import time
-
     return time.perf_counter_ns()
 
 
