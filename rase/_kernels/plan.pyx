@@ -132,7 +132,8 @@ cdef class Plan:
     def set_rope(self, int index, const float[:, ::1] cos not None, const float[:, ::1] sin not None):
         """Table ``index``: cos and sin (positions, half) that cover every position of the next batch; kept alive here,
         so that no interrupt can come between a new table and the end of the old one."""
-        if not 0 <= index < MAX_ROPES or cos.shape[0] < 1 or cos.shape[0] != sin.shape[0] or cos.shape[1] != sin.shape[1]:
+        cdef bint alike = cos.shape[0] == sin.shape[0] and cos.shape[1] == sin.shape[1]
+        if not 0 <= index < MAX_ROPES or cos.shape[0] < 1 or not alike:
             raise ValueError("too many rotary tables, or tables of different sizes")
         self.rope_tables[index] = (cos, sin)
         self.rope_cos[index], self.rope_sin[index], self.rope_half[index] = &cos[0, 0], &sin[0, 0], cos.shape[1]

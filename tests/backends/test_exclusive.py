@@ -32,7 +32,7 @@ def test_a_call_that_raises_gives_the_claim_back():
 
 
 def test_interrupts_at_random_moments_leave_a_program_usable():
-    """Rotary tables grow, pages come, batches run: whatever is interrupted, the next batch has the same bits."""
+    """Rotary tables grow, batches run: whatever is interrupted, the next batch has the same bits."""
     ids = TINY_LLAMA.ids(20)
     with TINY_LLAMA.compile(CpuBackend(), threads=1) as program:
         expected = run_chunks(program, ids)
