@@ -16,7 +16,7 @@ from rase.text.core import (
     metadata_strings,
     token_kinds,
 )
-from rase.text.library import call
+from rase.text.library import call, encoder
 from rase.text.reach import Reach
 from rase.text.vocabulary import TokenKind, Vocabulary, byte_alphabet, byte_level_piece
 
@@ -57,9 +57,7 @@ def core_from_bpe(metadata: Mapping[str, Any]) -> TokenizerCore:
     return core_from_parts(
         metadata,
         vocabulary,
-        lambda text: call(
-            "the tokenizer failed on this text", lambda: tokenizer.encode(text, add_special_tokens=False).ids
-        ),
+        encoder(tokenizer),
         default_add_bos=row.add_bos,
         strip_blank=False,
         reach=Reach(pieces, nfc=row.nfc) if byte_alphabet().keys() <= plain.keys() else None,

@@ -9,7 +9,7 @@ from typing import Any
 from rase.errors import TokenizerError
 from rase.text.added import AddedToken
 from rase.text.core import Encode, TokenizerCore, end_ids_by_name
-from rase.text.library import call
+from rase.text.library import call, encoder
 from rase.text.reach import Reach
 from rase.text.vocabulary import (
     TokenKind,
@@ -124,9 +124,7 @@ def _plain_encoders(full: Any) -> tuple[Encode, Encode]:
             tokenizer.normalizer = full.normalizer
         if pre_tokenizer is not None:
             tokenizer.pre_tokenizer = pre_tokenizer
-        return lambda text: call(
-            "the tokenizer failed on this text", lambda: tokenizer.encode(text, add_special_tokens=False).ids
-        )
+        return encoder(tokenizer)
 
     pre_tokenizer = full.pre_tokenizer
     first = plain(pre_tokenizer)

@@ -17,7 +17,7 @@ from rase.text.core import (
     metadata_strings,
     token_kinds,
 )
-from rase.text.library import call
+from rase.text.library import encoder
 from rase.text.reach import Reach
 from rase.text.vocabulary import TokenKind, Vocabulary, fallback_byte, spells_every_byte
 
@@ -67,9 +67,7 @@ def core_from_spm(metadata: Mapping[str, Any]) -> TokenizerCore:
     return core_from_parts(
         metadata,
         vocabulary,
-        lambda text: call(
-            "the tokenizer failed on this text", lambda: tokenizer.encode(text, add_special_tokens=False).ids
-        ),
+        encoder(tokenizer),
         default_add_bos=True,
         strip_blank=prefix,
         reach=Reach(vocabulary.spellings()) if spells_every_byte(byte_tokens) else None,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from rase.session import ModelSession
+from rase.text.tokenizer import LocalTokenizer
 from tests.support import toys
 
 TICK = 0.010
@@ -97,3 +98,14 @@ def test_loading(tmp_path: Path) -> None:
     ModelSession.load_file(path)
     assert time.monotonic() - start > LONG
     assert_as_live_as_beside_c(lambda: ModelSession.load_file(path))
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_encoding_a_long_prompt(attached: bool) -> None:
+    toy = toys.toy_bpe()
+    made = LocalTokenizer.from_json(toy.json()) if attached else LocalTokenizer.from_gguf(toy.metadata())
+    text = "hello world! " * 30_000
+    start = time.monotonic()
+    made.encode(text)
+    assert time.monotonic() - start > LONG
+    assert_as_live_as_beside_c(lambda: made.encode(text))
