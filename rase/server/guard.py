@@ -24,6 +24,8 @@ from rase.server.errors import Refused, error_response
 __all__ = ["Guard"]
 
 MAX_HEADERS = 64 << 10  # bytes of all names and values
+# Headers that decide something here: of two values, another reader may take the other one.
+_SINGLE = (b"host", b"origin", b"content-type", b"content-encoding", b"authorization")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::(\d{1,5}))?", re.IGNORECASE)
 _CORS = {
     "access-control-allow-methods": "GET, POST, OPTIONS",
@@ -94,6 +96,10 @@ class Guard:
     def _check(self, scope: Any, headers: dict[str, str]) -> None:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
             raise Refused(431, "headers_too_large", "the request's headers are too large")
+        names = [name for name, _ in scope["headers"]]
+        for single in _SINGLE:
+            if names.count(single) > 1:
+                raise Refused(400, "duplicate_header", f"the header {single.decode()} is given twice")
         host = headers.get("host")
         split = _split_host(host) if host is not None else None
         on_loopback = _is_loopback((scope.get("server") or ("", 0))[0])

@@ -17,6 +17,8 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from rase.server.access import LOGGER
 from rase.server.errors import Refused, error_body
+from rase.server.framing import StrictConnection
+from rase.server.guard import MAX_HEADERS
 
 __all__ = ["GuardedProtocol"]
 
@@ -31,6 +33,7 @@ class GuardedProtocol(H11Protocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.conn = StrictConnection(h11.SERVER, MAX_HEADERS)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._lingered = 0
 
@@ -93,11 +96,10 @@ class GuardedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn while it handles the error of a request that h11 could not read."""
-        status = getattr(sys.exception(), "error_status_hint", 400)
-        if status == 431:
+        if getattr(sys.exception(), "error_status_hint", 400) == 431:
             self._refuse(Refused(431, "headers_too_large", "the request's headers are too large"))
-        else:
-            self._refuse(Refused(status, "malformed_request", "this is not a valid HTTP/1.1 request"))
+        else:  # also a transfer encoding that nobody knows: 501 is what clients repeat
+            self._refuse(Refused(400, "malformed_request", "this is not a valid HTTP/1.1 request"))
 
     def _refuse(self, error: Refused) -> None:
         if self.transport.is_closing():

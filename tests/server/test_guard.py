@@ -105,3 +105,13 @@ def test_listed_origins_get_cors_headers_and_never_a_star() -> None:
 def test_headers_have_a_size_limit() -> None:
     assert ask([("Host", "localhost"), ("X-A", "x" * 60_000)])[0] == 200
     assert ask([("Host", "localhost"), ("X-A", "x" * 60_000), ("X-B", "x" * 6_000)])[0] == 431
+
+
+@pytest.mark.parametrize("name", ["Host", "Origin", "Content-Type", "Content-Encoding", "Authorization"])
+def test_a_header_that_decides_something_is_given_once(name: str) -> None:
+    value = {"Host": "localhost:8080", "Origin": "http://localhost:8080"}.get(name, "x")
+    head = [("Host", "localhost:8080")] if name != "Host" else []
+    assert ask([*head, (name, value)])[0] == 200
+    for other in (value, "https://evil.example"):
+        for pair in ([(name, value), (name, other)], [(name, other), (name, value)]):
+            assert ask([*head, *pair])[0] == 400
