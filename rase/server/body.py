@@ -1,8 +1,8 @@
 """Read a request body within its limits, and check that it is JSON text that may be parsed.
 
-Limits: 8 MiB (413), 30 s without a byte or slower than 1 KiB/s after 30 s (408), JSON nested deeper than 64
-or with more than 512 fields (400). The content type must be JSON in UTF-8 (415): a web page cannot send that
-without asking first. A byte order mark in front is skipped.
+Limits: 8 MiB (413), 30 s without a byte or slower than 1 KiB/s after 30 s (408), JSON nested deeper than 64,
+with more than 512 fields or 100,000 lists and objects (400). The content type must be JSON in UTF-8 (415): a
+web page cannot send that without asking first. A byte order mark in front is skipped.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ MAX_DEPTH = 64
 MAX_FIELDS = 512  # of the request itself: five times those that are known
 BODY_IDLE_S = 30.0
 MIN_RATE = 1024  # bytes per second that a body must keep once BODY_IDLE_S is over
+MAX_CONTAINERS = 100_000  # lists and objects: each becomes a Python object, whatever the request does with it
 _CHUNK = 1 << 18  # bytes looked at in one go: short enough to leave the GIL to others
 
 
@@ -96,19 +97,24 @@ def _check_utf8(body: bytes) -> None:
 
 
 def _check_shape(body: bytes) -> None:
-    """Refuse deep nesting and thousands of fields; exact, linear, and in vector code."""
+    """Refuse deep nesting, thousands of fields, masses of tiny values; exact, linear, in vector code."""
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH and body.count(b":") <= MAX_FIELDS:
         return
     import numpy as np
 
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # what is left of quotes opens or closes a string
-    depth, in_string, fields = 0, 0, 0
+    depth, in_string, fields, containers = 0, 0, 0, 0
     for start in range(0, len(plain), _CHUNK):
         chunk = np.frombuffer(plain, np.uint8, min(_CHUNK, len(plain) - start), start)
         inside = (np.cumsum(chunk == 0x22, dtype=np.uint8) + in_string) & 1
         in_string = int(inside[-1])
         step = ((chunk == 0x5B) | (chunk == 0x7B)).astype(np.int8) - ((chunk == 0x5D) | (chunk == 0x7D))
         step[inside == 1] = 0
+        containers += int(np.count_nonzero(step == 1))
+        if containers > MAX_CONTAINERS:
+            raise InvalidRequest(
+                "the body has too many parts", expected=f"at most {MAX_CONTAINERS} lists and objects"
+            )
         levels = np.cumsum(step, dtype=np.int32) + depth
         if int(levels.max()) > MAX_DEPTH:
             raise InvalidRequest("the body is nested too deeply", expected=f"at most {MAX_DEPTH} levels")

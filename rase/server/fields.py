@@ -134,6 +134,7 @@ COMPLETION: Mapping[str, Rule] = {
 
 _logged: set[str] = set()
 _logged_lock = threading.Lock()
+_NEUTRAL_MAX = 256  # bytes of JSON: no value that asks for nothing is as long
 _LOGGED_MAX = 256  # names that are remembered: a caller must not fill the memory or the log
 
 
@@ -143,8 +144,13 @@ def check_fields(body: Mapping[str, msgspec.Raw], table: Mapping[str, Rule]) -> 
         rule = table.get(name)
         if rule is None:
             _log_once(name)
-        elif rule.kind == "refused" and not rule.neutral(msgspec.json.decode(raw)):
+        elif rule.kind == "refused" and not _is_neutral(rule, raw):
             raise Refused(400, "unsupported_parameter", f"'{name}' is not supported: {rule.note}", param=name)
+
+
+def _is_neutral(rule: Rule, raw: msgspec.Raw) -> bool:
+    """Whether a value asks for nothing; a long one always asks for something, and is not decoded."""
+    return len(memoryview(raw)) <= _NEUTRAL_MAX and rule.neutral(msgspec.json.decode(raw))
 
 
 def _log_once(name: str) -> None:

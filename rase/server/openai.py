@@ -21,6 +21,7 @@ from rase.server.body import checked_json
 __all__ = ["Call", "read_chat", "read_completion"]
 
 MAX_PROMPTS = 16
+MAX_MESSAGES = 32_768  # of four tokens or more: beyond what any context holds
 MAX_TOP_LOGPROBS = 20
 
 
@@ -97,6 +98,10 @@ def read_chat(body: bytes) -> Call:
     asked = _decode(body, ChatBody, fields.CHAT)
     if not asked.messages:
         _refuse("messages", "messages", expected="a list with at least one message")
+    if len(asked.messages) > MAX_MESSAGES:
+        _refuse(
+            "messages", "messages", expected=f"at most {MAX_MESSAGES} messages", found=len(asked.messages)
+        )
     messages = [_message(message, index) for index, message in enumerate(asked.messages)]
     wanted = _logprobs_of_chat(asked)
     limits = [limit for limit in (asked.max_tokens, asked.max_completion_tokens) if limit is not None]

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rase.errors import InvalidRequest
-from rase.server.body import MAX_DEPTH, ClientGone, check_content_type, checked_json, read_body
+from rase.server.body import (
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+    ClientGone,
+    check_content_type,
+    checked_json,
+    read_body,
+)
 from rase.server.errors import Refused
 
 values = st.recursive(
@@ -37,7 +44,7 @@ def accepted(body: bytes) -> bool:
     try:
         checked_json(body)
     except InvalidRequest as error:
-        assert "nested" in str(error)
+        assert "nested" in str(error) or "too many parts" in str(error)
         return False
     return True
 
@@ -76,6 +83,18 @@ def test_the_number_of_fields_is_limited(spread: int) -> None:
     assert checked_json(body(512))
     with pytest.raises(InvalidRequest, match="too many fields"):
         checked_json(body(513))
+
+
+@pytest.mark.parametrize("unit", [b"[]", b"{}", b'"[{\\"["', b'{"a":[1,2]}'])
+def test_the_number_of_lists_and_objects_is_limited(unit: bytes) -> None:
+    each = {b"[]": 1, b"{}": 1, b'{"a":[1,2]}': 2}.get(unit, 0)
+    most = (MAX_CONTAINERS - 1) // each if each else MAX_CONTAINERS
+    assert checked_json(b"[" + b",".join([unit] * most) + b"]")
+    if each:
+        start = time.perf_counter()
+        with pytest.raises(InvalidRequest, match="too many parts"):
+            checked_json(b"[" + b",".join([unit] * (most + 1)) + b"]")
+        assert time.perf_counter() - start < 1.0
 
 
 def test_characters_across_chunk_borders() -> None:

@@ -99,6 +99,26 @@ def test_refused_fields_that_ask_for_nothing_pass() -> None:
     refused(chat, "response_format", response_format={"type": "json_object"})
 
 
+def test_a_huge_value_of_a_refused_field_is_refused_without_decoding_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body = json.dumps({"messages": MESSAGES, "tools": [[]] * 90_000}).encode()
+    sizes: list[int] = []
+    real = msgspec.json.decode
+    monkeypatch.setattr(
+        msgspec.json, "decode", lambda raw, **o: sizes.append(len(memoryview(raw))) or real(raw, **o)
+    )
+    with pytest.raises(InvalidRequest, match="tools are not supported"):
+        read_chat(body)
+    assert sizes == [len(body)], "only the outer object"
+
+
+def test_the_number_of_messages_is_limited() -> None:
+    one = {"role": "user", "content": ""}
+    assert len(chat(messages=[one] * 32_768).requests[0].messages) == 32_768
+    refused(chat, "messages", messages=[one] * 32_769)
+
+
 def test_sampling_fields_reach_the_config() -> None:
     config = chat(
         temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, frequency_penalty=0.2, presence_penalty=-0.3,
