@@ -7,6 +7,7 @@ expected and what was found. Nothing is guessed: a value that rase does not run 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -94,9 +95,12 @@ class Keys:
         return value
 
     def _integer(self, name: str, value: Any, least: int) -> int:
-        if isinstance(value, bool | str | float) or not hasattr(value, "__index__"):
+        try:  # an array of numbers has __index__, too, and refuses only when it is asked
+            number = None if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            number = None
+        if number is None:
             raise self._bad(name, "an integer", f"{type(value).__name__} {value!r:.60}")
-        number = int(value)
         if not least <= number < 2**31:
             raise self._bad(name, f"an integer from {least} to 2147483647", number)
         return number

@@ -29,7 +29,7 @@ def test_a_missing_key_is_named(key):
     assert caught.value.expected in ("an integer", "a number") and caught.value.found == "no such key"
 
 
-@pytest.mark.parametrize("value", ["2", 2.0, True, [2]])
+@pytest.mark.parametrize("value", ["2", 2.0, True, [2], np.array([2, 2], np.int32)])
 def test_an_integer_key_of_another_type_is_named(value):
     with pytest.raises(CorruptModelFile, match=r"'llama\.block_count'") as caught:
         with_keys(block_count=value).graph()
