@@ -109,7 +109,12 @@ class Lowering:
         self._slots: dict[int, int] = {}
         self._quantized: dict[tuple[str, int], int] = {}  # act buffer -> the value in it
         self._last_use = {value.id: index for index, op in enumerate(graph.ops) for value in op.inputs}
+        self._readers: dict[int, list[tuple[int, ops.Op]]] = {}  # of each value: a search per op is quadratic
+        for index, op in enumerate(graph.ops):
+            for value in op.inputs:
+                self._readers.setdefault(value.id, []).append((index, op))
         self._phase: tuple[str, bool] | None = None
+        self._gates: dict[int, Value] = {}  # a SiLU's value that a product absorbs -> the SiLU's operand
         self._fused = self._fused_silu()
         self._lower()
 
@@ -123,17 +128,14 @@ class Lowering:
 
     def _fused_silu(self) -> dict[int, Value]:
         """Indices of SiLU ops that their only reader, a product, absorbs -> the SiLU's operand."""
-        readers: dict[int, list[ops.Op]] = {}
-        for op in self.graph.ops:
-            for value in op.inputs:
-                readers.setdefault(value.id, []).append(op)
         fused = {}
         for index, op in enumerate(self.graph.ops):
             if isinstance(op, ops.Activate) and op.kind == "silu":
-                match readers.get(op.out.id, []):
-                    case [ops.Mul() as product] if product.a == op.out != product.b:
+                match self._readers.get(op.out.id, []):
+                    case [(at, ops.Mul() as product)] if product.a == op.out != product.b:
                         fused[index] = op.x
-                        self._last_use[op.x.id] = max(self._last_use[op.x.id], self.graph.ops.index(product))
+                        self._gates[product.a.id] = op.x
+                        self._last_use[op.x.id] = max(self._last_use[op.x.id], at)
         return fused
 
     # Bookkeeping
@@ -178,7 +180,7 @@ class Lowering:
 
     def _linear(self, op: ops.Linear) -> None:
         kind = self.act_kind(self.formats[op.weight.name])
-        readers = [other for other in self.graph.ops if isinstance(other, ops.Linear) and other.x == op.x]
+        readers = [other for _, other in self._readers[op.x.id] if isinstance(other, ops.Linear)]
         kinds = [self.act_kind(self.formats[reader.weight.name]) for reader in readers]
         self._quantize(op.x, kinds, self._slots[op.x.id], False, self.integer)
         out = self._new(op.out)
@@ -199,7 +201,7 @@ class Lowering:
         self._step("silu", x=op.x, out=self._new(op.out), cols=op.out.dim)
 
     def _mul(self, op: ops.Mul) -> None:
-        gate = next((x for index, x in self._fused.items() if self.graph.ops[index].out == op.a), None)
+        gate = self._gates.get(op.a.id)
         kind, a = ("mul", op.a) if gate is None else ("silu_mul", gate)
         self._step(kind, x=a, y=op.b, out=self._new(op.out), cols=op.out.dim)
         if gate is not None:

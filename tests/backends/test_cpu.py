@@ -8,10 +8,12 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 
+from rase.backends._lowering import Lowering
 from rase.backends._threads import physical_cores
 from rase.backends.base import CompileOptions
 from rase.backends.cpu import CpuBackend, select_variant
@@ -215,3 +217,11 @@ def test_float_weights_meet_the_gate_of_the_rounding_reference():
         TINY_LLAMA.compile(ReferenceBackend("float16")) as reference,
     ):
         assert_close(run_chunks(program, ids), run_chunks(reference, ids), 1e-6)
+
+
+def test_lowering_takes_time_in_proportion_to_the_layers():
+    """Looking for the readers of a value in all ops made 500 layers take half a minute."""
+    graph = TINY_LLAMA.but(n_layers=600).graph()
+    start = time.process_time()
+    Lowering(graph, dict.fromkeys(graph.weights, 0), lambda format: "f32", 1, True)
+    assert time.process_time() - start < 3
