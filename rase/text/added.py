@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from rase.text.vocabulary import TokenKind
 
 __all__ = ["AddedToken", "AddedTokens", "Match"]
 
+MAX_TOKEN = 4096  # characters; the longest in published vocabularies, runs of blanks, have some hundreds
+MAX_MARKUP = 2**22  # characters of all added tokens together, which take some seconds to prepare
 _BLANKS_AFTER = re.compile(r"\s*")
 _Node = dict[str, Any]  # a trie: next character -> node; the key "" marks the end of a token
 
@@ -54,6 +56,7 @@ class AddedTokens:
     def __init__(self, tokens: Iterable[AddedToken]) -> None:
         self._by_text = {token.text: token for token in tokens if token.text}
         every = list(self._by_text.values())
+        _check_size(self._by_text)
         user = [token for token in every if token.kind == TokenKind.USER_DEFINED]
         self._patterns: dict[Kind, re.Pattern[str] | None] = {
             "markup": _compile(token.text for token in every),
@@ -109,6 +112,17 @@ def _in_word(character: str) -> bool:
             and ("\u24b6" <= character <= "\u24e9" or "\U0001f130" <= character <= "\U0001f189")
         )
     )
+
+
+def _check_size(texts: Collection[str]) -> None:
+    """Refuse what would take minutes and gigabytes to prepare: both grow with every character."""
+    longest = max(map(len, texts), default=0)
+    if longest > MAX_TOKEN:
+        raise TokenizerError("an added token", expected=f"at most {MAX_TOKEN} characters", found=longest)
+    if (total := sum(map(len, texts))) > MAX_MARKUP:
+        raise TokenizerError(
+            "the added tokens of this vocabulary", expected=f"at most {MAX_MARKUP} characters", found=total
+        )
 
 
 def _compile(texts: Iterable[str]) -> re.Pattern[str] | None:

@@ -73,7 +73,7 @@ def _merges(lines: list[str], ids: Mapping[str, int], plain: Mapping[str, int]) 
         if not blank or left not in ids or right not in ids or left + right not in ids:
             raise TokenizerError(
                 f"merge {rank} of this file does not join two tokens of its vocabulary to a third",
-                found=repr(line),
+                found=repr(line)[:80],
                 hint="Attach the model's own tokenizer.json.",
             )
         if left in plain and right in plain and left + right in plain:

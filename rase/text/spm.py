@@ -24,6 +24,7 @@ from rase.text.vocabulary import TokenKind, Vocabulary, fallback_byte, spells_ev
 __all__ = ["core_from_spm"]
 
 _BLANK = "\u2581"  # how SentencePiece spells a blank
+MAX_WORK = 2**28  # characters copied to find the merges; the vocabulary of Gemma 3 takes a twentieth of that
 
 
 def core_from_spm(metadata: Mapping[str, Any]) -> TokenizerCore:
@@ -81,7 +82,13 @@ def derive_merges(normal: Mapping[str, int], scores: list[float]) -> list[tuple[
     Only normal tokens take part: control, user-defined and byte tokens are never built from text. Among the
     splits of one token the one with the longer left half comes first, as SentencePiece merges leftmost first;
     equal scores keep the order of the vocabulary (Gemma's converted files rank by it alone).
+    Raises ``TokenizerError`` for tokens so long that this would take minutes.
     """
+    if (work := sum(len(name) ** 2 for name in normal)) > MAX_WORK:  # a token of n letters has n splits
+        raise TokenizerError(
+            "the tokens of this vocabulary are too long", found=work,
+            expected=f"at most {MAX_WORK} as the sum of their squared lengths", hint="Attach the model's own tokenizer.json.",
+        )  # fmt: skip
     merges: list[tuple[float, int, int, str, str]] = []
     for name, token in normal.items():
         score = -scores[token]

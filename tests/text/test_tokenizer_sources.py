@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -264,3 +265,45 @@ def test_a_damaged_vocabulary_is_refused_or_works(toy: ToyTokenizer) -> None:
         except EngineError:
             refused += 1
     assert 30 < refused < 400
+
+
+@pytest.mark.parametrize(
+    ("toy", "token", "kind"),
+    [
+        (toy_spm(), "a" * 30_000, 1),  # every cut of a normal token is looked up
+        (toy_bpe(), "<" * 1_000_000, 3),  # the pattern of added tokens grows with each character
+        (toy_spm(), "<" * 1_000_000, 4),
+    ],
+)
+def test_a_token_of_absurd_length_is_refused_at_once(toy: ToyTokenizer, token: str, kind: int) -> None:
+    scores = [*toy.scores, -1.0] if toy.scores else []
+    long = toy.with_(tokens=[*toy.tokens, token], types=[*toy.types, kind], scores=scores)
+    start = time.process_time()
+    with pytest.raises(TokenizerError) as caught:
+        LocalTokenizer.from_gguf(long.metadata())
+    assert time.process_time() - start < 2 and len(str(caught.value)) < 400
+
+
+def test_an_added_token_of_absurd_length_in_a_tokenizer_json() -> None:
+    tree = json.loads(toy_bpe().json())
+    tree["added_tokens"].append({**tree["added_tokens"][0], "id": 400, "content": "<" * 1_000_000})
+    with pytest.raises(TokenizerError, match="4096 characters"):
+        LocalTokenizer.from_json(json.dumps(tree).encode())
+
+
+def test_tokens_that_are_all_prefixes_of_each_other() -> None:
+    """n tokens of 1 to n letters have n²/2 merges: gigabytes long before n reaches the usual size."""
+    toy = toy_spm()
+    runs = ["a" * length for length in range(2, 2000)]
+    many = toy.with_(
+        tokens=toy.tokens + runs, types=toy.types + [1] * len(runs), scores=toy.scores + [-1.0] * len(runs)
+    )
+    with pytest.raises(TokenizerError, match="too long"):
+        LocalTokenizer.from_gguf(many.metadata())
+
+
+def test_a_merge_of_absurd_length_is_cut_in_the_message() -> None:
+    toy = toy_bpe()
+    with pytest.raises(TokenizerError) as caught:
+        LocalTokenizer.from_gguf(toy.with_(merges=[("a" * 1_000_000, "b")]).metadata())
+    assert len(str(caught.value)) < 400
