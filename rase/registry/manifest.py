@@ -35,7 +35,9 @@ from typing import Any
 
 from rase.errors import InvalidModelId, ManifestError
 
-__all__ = ["ManifestFile", "ModelFormat", "ModelKind", "ModelManifest", "check_id", "list_digest"]
+__all__ = [
+    "ManifestFile", "ModelFormat", "ModelKind", "ModelManifest", "check_id", "is_id", "list_digest",
+]  # fmt: skip
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -62,9 +64,14 @@ class ModelFormat(StrEnum):
     SAFETENSORS = "safetensors"
 
 
+def is_id(value: object) -> bool:
+    """Whether ``value`` can be the id of a model."""
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
 def check_id(id: str) -> str:
     """Return ``id``, or raise ``InvalidModelId``: an id is a file name, so nothing else may pass."""
-    if not isinstance(id, str) or not _ID.fullmatch(id):
+    if not is_id(id):
         raise InvalidModelId(
             f"{str(id)[:140]!r} is not a model id",
             expected="1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or a digit",
@@ -188,7 +195,7 @@ class ModelManifest:
             import tomllib as toml  # type: ignore[no-redef]
         try:
             table = toml.loads(text)
-        except (toml.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # no TOML, or a number of too many digits
             raise ManifestError(
                 "the manifest is not TOML", found=str(error)[:200], hint=_REGISTER_AGAIN
             ) from None

@@ -43,7 +43,7 @@ from rase.registry.files import (
 from rase.registry.inputs import check_options, check_template, read_tokenizer, representable
 from rase.registry.leftovers import clean, orphans
 from rase.registry.locks import file_lock, workspace
-from rase.registry.manifest import ModelFormat, ModelKind, ModelManifest, check_id
+from rase.registry.manifest import ModelFormat, ModelKind, ModelManifest, check_id, is_id
 from rase.registry.weights import gguf_metadata, read_weights
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ _MANIFEST_LIMIT = 1 << 20  # bytes; the largest sensible manifest, thousands of 
 _NOT_FOUND_HINT = (
     "'rase model list' shows what is registered; 'rase model import' and 'rase model pull' add a model."
 )
+_RENAME = "Rename or remove the file: letters, digits, '.', '_' and '-' make an id."
 
 
 @dataclass(frozen=True)
@@ -155,23 +156,28 @@ class ModelRegistry:
         return [*good]
 
     def scan(self) -> tuple[Sequence[ModelManifest], dict[str, EngineError]]:
-        """Return the readable manifests, sorted by id, and the error of each one that is not."""
+        """Return the readable manifests, sorted by id, and the error of each one that is not.
+
+        A file whose name is no id, put there by hand, is one of those, its name written in ASCII.
+        """
         good: builtins.list[ModelManifest] = []
         broken: dict[str, EngineError] = {}
+        for name in self._names():
+            if not is_id(name):
+                error = ManifestError(f"{name!a} is not a model id", hint=_RENAME)
+                broken[name.encode("unicode_escape").decode()] = error
         for id in self.ids():
             try:
                 good.append(self.get(id))
             except ModelNotFound:
                 continue  # removed since the folder was read
-            except (ManifestError, StoreError) as error:
-                broken[id] = error
+            except (ManifestError, StoreError) as problem:
+                broken[id] = problem
         return good, broken
 
     def ids(self) -> Sequence[str]:
         """Return the ids of all manifests, readable or not, sorted."""
-        with store_errors(f"the store {str(self.root)!r} cannot be read"):
-            names = os.listdir(self._manifests)
-        return sorted(n[:-5] for n in names if n.endswith(".toml") and not n.startswith("."))
+        return [name for name in self._names() if is_id(name)]
 
     def verify(
         self, id: str, progress: Progress | None = None, cancelled: CancelCheck | None = None
@@ -309,6 +315,11 @@ class ModelRegistry:
         return workspace(self.root, self.lock_timeout)
 
     # Inside
+
+    def _names(self) -> Sequence[str]:
+        with store_errors(f"the store {str(self.root)!r} cannot be read"):
+            names = os.listdir(self._manifests)
+        return sorted(n[:-5] for n in names if n.endswith(".toml") and not n.startswith("."))
 
     def _path(self, id: str) -> Path:
         return self._manifests / f"{check_id(id)}.toml"

@@ -117,6 +117,12 @@ def test_an_absent_key(key: str) -> None:
         ModelManifest.from_toml(text)
 
 
+def test_a_number_of_thousands_of_digits_is_refused_like_any_other_bad_text() -> None:
+    """The TOML parser has no type of its own for numbers that int() refuses to read."""
+    with pytest.raises(ManifestError, match="is not TOML"):
+        ModelManifest.from_toml(TEXT + "context_length = " + "9" * 5000)
+
+
 @given(st.data())
 def test_a_damaged_manifest_is_an_error_or_a_manifest(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(TEXT)))

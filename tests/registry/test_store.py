@@ -239,6 +239,19 @@ def test_a_broken_manifest_hides_no_other(
     assert registry.verify("d").id == "d"
 
 
+def test_a_file_whose_name_is_no_id_hides_no_model(registry: ModelRegistry, tmp_path: Path) -> None:
+    registry.import_local("good", toy_gguf(tmp_path / "w.gguf"))
+    manifests = registry.root / "manifests"
+    for name in ("My Model", "ü", "\x1b[31m", "-x", "a\nb", "a" * 200, os.fsdecode(b"\xff")):
+        shutil.copy(manifests / "good.toml", manifests / f"{name}.toml")
+    assert [manifest.id for manifest in registry.list()] == ["good"] == [*registry.ids()]
+    broken = registry.scan()[1]
+    assert {"My Model", "\\xfc", "\\x1b[31m", "-x", "a\\nb", "a" * 200, "\\udcff"} == broken.keys()
+    assert all("is not a model id" in str(error) and error.hint for error in broken.values())
+    with pytest.raises(errors.ModelNotFound, match="Did you mean 'good'"):
+        registry.get("goood")
+
+
 def test_remove_says_what_it_frees_and_keeps(registry: ModelRegistry, tmp_path: Path) -> None:
     path, tokenizer = toy_gguf(tmp_path / "w.gguf"), toy_tokenizer(tmp_path / "tokenizer.json")
     registry.import_local("toy", path, tokenizer=tokenizer)
