@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rase.cli.answer import Asker, stats_line
-from rase.cli.common import hint
+from rase.cli.common import hint, printable
 from rase.cli.errors import INTERRUPTED
 from rase.errors import ContextLengthExceeded, InsufficientMemory, InvalidRequest
 
@@ -111,7 +111,7 @@ class Chat:
             click.echo(f"error: {error.what}. /clear begins a new conversation.", err=True)
             return
         except (InvalidRequest, InsufficientMemory) as error:
-            click.echo(f"error: {' '.join(str(error).split())}", err=True)
+            click.echo(printable(f"error: {error}"), err=True)
             return
         if self.last.text or self.last.choices[0].finish_reason != "cancelled":
             self.messages = [*said, ChatMessage("assistant", self.last.text)]

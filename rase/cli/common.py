@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,8 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Settings", "color", "common_options", "device_option", "describe", "hint", "json_option", "print_json",
-    "settings", "size_text",
+    "printable", "settings", "size_text",
 ]  # fmt: skip
+
+_UNSAFE = {
+    code: f"\\u{code:04x}"
+    for code in (*range(32), *range(127, 160), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -79,8 +85,20 @@ def device_option(command: Command) -> Command:
 
 
 def print_json(value: Any) -> None:
-    """Print ``value`` on stdout as indented JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print ``value`` on stdout as indented JSON, in ASCII where stdout is not UTF-8."""
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    click.echo(json.dumps(value, indent=2, ensure_ascii=encoding != "utf8"))
+
+
+def printable(text: str, lines: bool = False) -> str:
+    """One line of ``text`` in which nothing can move the cursor: paths and files bring any character along.
+
+    Control characters and those that change the direction of writing show as ``\\u001b`` or ``\\u202e``,
+    which TOML reads back. ``lines`` keeps the lines and the blanks.
+    """
+    if lines:
+        return "\n".join(line.translate(_UNSAFE) for line in text.split("\n"))
+    return " ".join(text.split()).translate(_UNSAFE)
 
 
 def color() -> bool | None:
@@ -91,7 +109,7 @@ def color() -> bool | None:
 def hint(text: str) -> None:
     """Print a line for a person on stderr, unless --quiet."""
     if not settings().quiet:
-        click.echo(text, err=True)
+        click.echo(printable(text), err=True)
 
 
 def size_text(count: int | None) -> str:

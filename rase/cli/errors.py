@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 import traceback
@@ -40,6 +42,7 @@ def run_guarded(arguments: Sequence[str] | None) -> int:
     from rase.cli.app import rase
 
     debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
+    _prepare_streams()
     try:
         code = rase.main(args=arguments, prog_name="rase", standalone_mode=False)
         sys.stdout.flush()
@@ -66,16 +69,33 @@ def run_guarded(arguments: Sequence[str] | None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
+        if isinstance(error, OSError) and error.filename is None and error.strerror:  # our output
+            _say(f"the output could not be written: {error.strerror}")
+            return FAILED
         hint = "" if debug else " Run the command again with --debug for the details."
         _say(f"{type(error).__name__}: {error}.{hint}")
         return exit_code(error)
 
 
+def _prepare_streams() -> None:
+    """Make the standard streams what the commands expect: there, and able to take any character.
+
+    A stream that was closed (``>&-``) is None, and its descriptor would go to the next file that is opened.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # until the end
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _say(message: str) -> None:
     """One line, whatever the message holds."""
-    line = " ".join(message.split())
-    color = False if os.environ.get("NO_COLOR") else None
-    click.echo(click.style("error: ", fg="red", bold=True) + line, err=True, color=color)
+    from rase.cli.common import color, printable
+
+    with contextlib.suppress(OSError):  # nobody reads stderr: the exit code has to do
+        click.echo(click.style("error: ", fg="red", bold=True) + printable(message), err=True, color=color())
 
 
 def _usage(error: click.UsageError) -> str:

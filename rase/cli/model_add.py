@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rase.cli.common import common_options, describe, hint, json_option, print_json, settings, size_text
+from rase.cli.common import (
+    common_options,
+    describe,
+    hint,
+    json_option,
+    print_json,
+    printable,
+    settings,
+    size_text,
+)
 from rase.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -123,7 +132,7 @@ def attach_tokenizer(id: str, tokenizer: str, as_json: bool) -> None:
     if as_json:
         print_json(describe(manifest))
     else:
-        click.echo(f"{id}: attached {manifest.tokenizer}, SHA-256 {manifest.tokenizer_sha256}")
+        click.echo(printable(f"{id}: attached {manifest.tokenizer}, SHA-256 {manifest.tokenizer_sha256}"))
 
 
 def _place(source: str | None, repo: str | None, file: str | None) -> str | HubSource:
@@ -154,7 +163,7 @@ def _report(result: ImportedModel, as_json: bool) -> None:
     if as_json:
         print_json(describe(manifest) | {"replaced": result.replaced is not None})
         return
-    facts = [manifest.architecture or str(manifest.format), size_text(result.size)]
+    facts = [printable(manifest.architecture or str(manifest.format)), size_text(result.size)]
     if manifest.context_length is not None:
         facts.insert(1, f"context {manifest.context_length}")
     click.echo(f"{'replaced' if result.replaced else 'registered'} {manifest.id}: {', '.join(facts)}")

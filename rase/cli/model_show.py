@@ -12,6 +12,7 @@ from rase.cli.common import (
     hint,
     json_option,
     print_json,
+    printable,
     settings,
     size_text,
     weights_size,
@@ -40,15 +41,15 @@ def list_models(as_json: bool) -> None:
     for manifest in good:
         own = "in the file" if manifest.format == "gguf" else "-"
         table.append((
-            manifest.id, manifest.architecture or "-", str(manifest.context_length or "-"),
+            manifest.id, printable(manifest.architecture or "-"), str(manifest.context_length or "-"),
             size_text(weights_size(manifest)), str(manifest.format),
-            "attached" if manifest.tokenizer else own, manifest.chat_template or "default",
+            "attached" if manifest.tokenizer else own, printable(manifest.chat_template or "default"),
         ))  # fmt: skip
     widths = [max(len(row[column]) for row in table) for column in range(7)] if table else []
     for row in table:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     for id, error in broken.items():
-        click.echo(f"warning: {id}: {' '.join(str(error).split())}", err=True)
+        click.echo(printable(f"warning: {id}: {error}"), err=True)
 
 
 @click.command("inspect")
@@ -61,7 +62,7 @@ def inspect_model(id: str, as_json: bool) -> None:
     if as_json:
         print_json(describe(manifest))
     else:
-        click.echo(manifest.to_toml(), nl=False)
+        click.echo(printable(manifest.to_toml(), lines=True), nl=False)
 
 
 @click.command("verify")
@@ -89,7 +90,7 @@ def verify_models(ids: tuple[str, ...], as_json: bool) -> int:
             results.append({"id": id, "ok": False, "code": error.code, "error": str(error)})
             if not as_json:
                 click.echo(f"{id}: FAILED", err=False)
-                click.echo(f"error: {' '.join(str(error).split())}", err=True)
+                click.echo(printable(f"error: {error}"), err=True)
         else:
             results.append({"id": id, "ok": True, "sha256": manifest.sha256})
             if not as_json:
