@@ -87,7 +87,8 @@ def derive_merges(normal: Mapping[str, int], scores: list[float]) -> list[tuple[
     if (work := sum(len(name) ** 2 for name in normal)) > MAX_WORK:  # a token of n letters has n splits
         raise TokenizerError(
             "the tokens of this vocabulary are too long", found=work,
-            expected=f"at most {MAX_WORK} as the sum of their squared lengths", hint="Attach the model's own tokenizer.json.",
+            expected=f"at most {MAX_WORK} as the sum of their squared lengths",
+            hint="Attach the model's own tokenizer.json.",
         )  # fmt: skip
     merges: list[tuple[float, int, int, str, str]] = []
     for name, token in normal.items():
