@@ -212,12 +212,21 @@ def _encode(session: ModelSession, request: TextRequest) -> tuple[str, list[int]
             raise NoChatTemplate(
                 f"model '{session.id}' has no chat template", param="messages",
                 hint="Use a raw completion, or register the model with --chat-template.")  # fmt: skip
-        segments = session.chat_template.render_segments(request.messages, **request.template_kwargs)
+        kwargs = request.template_kwargs
+        if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+            raise _bad("template_kwargs", "a mapping of names to values", _short(kwargs))
+        segments = session.chat_template.render_segments(request.messages, **kwargs)
         _check_length(session, "messages", [part.text for part in segments if part.kind != "markup"])
         return "messages", session.tokenizer.encode_segments(segments)
     if isinstance(request.prompt, str):
         _check_length(session, "prompt", [request.prompt])
         return "prompt", session.tokenizer.encode(request.prompt, add_special_tokens=True)
+    try:
+        count = len(request.prompt or ())
+    except (TypeError, ValueError):  # no list; an array says neither whether it is empty
+        raise _bad("prompt", "text or token ids", _short(request.prompt)) from None
+    if count >= session.context_length:  # before they are copied
+        raise ContextLengthExceeded(count, session.context_length, param="prompt")
     return "prompt", [_id(id) for id in request.prompt or ()]
 
 

@@ -39,6 +39,7 @@ class LoadedProgram:
     architecture: Architecture
     metadata: Mapping[str, Any]
     paths: tuple[str, ...]  # of the shards
+    sizes: tuple[int, ...]  # bytes of each
     digests: tuple[str, ...]  # SHA-256 of each, of the bytes that were read
 
 
@@ -75,7 +76,8 @@ def load_program(
             named = models.resolve(architecture or graph.architecture)
             return LoadedProgram(
                 program, PagePool(program, budget), named, file.metadata,
-                tuple(os.fspath(shard.path) for shard in file.shards), weights.digests)  # fmt: skip
+                tuple(os.fspath(shard.path) for shard in file.shards),
+                tuple(shard.size for shard in file.shards), weights.digests)  # fmt: skip
         except BaseException:
             program.close()
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import os
 import threading
 import weakref
@@ -83,12 +84,13 @@ def load(
     Raises what ``ModelSession.load`` raises, ``ModelNotFound``, and ``InvalidRequest`` for an option of a
     file that is given with an id.
     """
+    from rase.registry.inputs import path_text
     from rase.session import ModelSession
 
     given = {
         "tokenizer": tokenizer, "architecture": architecture, "context_length": context_length,
         "chat_template": chat_template}  # fmt: skip
-    text = os.fspath(id_or_path)
+    text = path_text(id_or_path, "model")
     if not isinstance(id_or_path, str) or text.endswith(".gguf") or os.sep in text:
         if not Path(text).is_file():
             raise ModelFileNotFound(f"'{text}'", expected="a GGUF file", found="none", hint="Check the path.")
@@ -185,11 +187,19 @@ class Model:
 
     def tokenize(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """Token ids of ``text``; nothing in it is taken for a control token."""
+        if not isinstance(text, str):
+            raise InvalidRequest("text", expected="a string", found=type(text).__name__, param="text")
         return self.session.tokenizer.encode(text, add_special_tokens, parse_special=False)
 
     def detokenize(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of ``ids``."""
-        return self.session.tokenizer.decode(list(ids), skip_special_tokens)
+        try:
+            if isinstance(ids, (str, bytes)) or any(isinstance(id, bool) for id in ids):
+                raise TypeError
+            given = [operator.index(id) for id in ids]
+        except TypeError:
+            raise InvalidRequest("ids", expected="token ids", found=f"{ids!r:.60}", param="ids") from None
+        return self.session.tokenizer.decode(given, skip_special_tokens)
 
     def close(self) -> None:
         """Let the model go. Its memory is freed when no other ``Model`` and no running generation uses it."""

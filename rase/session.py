@@ -126,7 +126,7 @@ class ModelSession:
 
         Raises what ``load`` raises, but ``IntegrityMismatch``: nothing states what the hashes should be.
         """
-        from rase.registry.inputs import tokenizer_bytes
+        from rase.registry.inputs import path_text, tokenizer_bytes
         from rase.registry.manifest import ManifestFile, ModelFormat, ModelKind, ModelManifest, list_digest
 
         chosen = RuntimeDevice.select(device)
@@ -136,8 +136,8 @@ class ModelSession:
         try:
             paths = [os.path.abspath(shard) for shard in loaded.paths]
             files = tuple(
-                ManifestFile(shard, os.stat(shard).st_size, digest)
-                for shard, digest in zip(paths, loaded.digests, strict=True))  # fmt: skip
+                ManifestFile(shard, size, digest)  # by now the file may be gone
+                for shard, size, digest in zip(paths, loaded.sizes, loaded.digests, strict=True))  # fmt: skip
             several = len(files) > 1
             manifest = ModelManifest(
                 id=_id_of(Path(paths[0])), kind=ModelKind.GENERATOR, format=ModelFormat.GGUF,
@@ -147,7 +147,7 @@ class ModelSession:
                 files=files if several else (),
             )  # fmt: skip
             if tokenizer is not None:
-                location = os.path.abspath(tokenizer)
+                location = os.path.abspath(path_text(tokenizer, "tokenizer"))
                 digest = hashlib.sha256(tokenizer_bytes(location)).hexdigest()
                 manifest = replace(manifest, tokenizer=location, tokenizer_sha256=digest)
             return cls._compose(manifest, chosen, loaded)

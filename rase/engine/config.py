@@ -136,7 +136,11 @@ def _number(param: str, value: Any, low: float, high: float) -> float:
 def _ids(param: str, value: Any) -> tuple[int, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         _refuse(param, "a list of token ids", value)
-    return tuple(_whole(param, token, 0, 2**31 - 1) for token in value)
+    try:
+        tokens = iter(value)
+    except TypeError:  # an array without dimensions has __iter__, too
+        _refuse(param, "a list of token ids", value)
+    return tuple(_whole(param, token, 0, 2**31 - 1) for token in tokens)
 
 
 def _bias(value: Any) -> dict[int, float]:

@@ -50,6 +50,10 @@ def names() -> tuple[str, ...]:
 def resolve(alias: str) -> Architecture:
     """The architecture that a GGUF name or an alias stands for. Raises ``UnsupportedArchitecture``."""
     table = _table()
+    if not isinstance(alias, str):
+        raise UnsupportedArchitecture(
+            "an architecture", expected="one of " + ", ".join(sorted(table)), found=f"{alias!r:.80}"
+        )
     if alias in table:
         return table[alias]
     known = "one of " + ", ".join(sorted(table))

@@ -193,9 +193,9 @@ def _context_length(keys: Keys, wanted: int | None) -> int:
     own: int = keys.integer("context_length")
     if wanted is None:
         return own
-    if not 1 <= wanted <= own:
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= own:
         raise ManifestError(
-            "context_length does not fit the model", expected=f"1 to {own}", found=str(wanted),
+            "context_length does not fit the model", expected=f"1 to {own}", found=f"{wanted!r:.80}",
             hint=f"Register the model again with --context-length {own} or less, or without it.",
         )  # fmt: skip
     return wanted

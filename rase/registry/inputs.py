@@ -14,7 +14,7 @@ from rase.registry.files import read_regular
 from rase.registry.manifest import ModelFormat, ModelKind
 from rase.registry.weights import Weights
 
-__all__ = ["check_options", "check_template", "read_tokenizer", "representable"]
+__all__ = ["check_options", "check_template", "path_text", "read_tokenizer", "representable"]
 
 TOKENIZER_LIMIT = 256 << 20  # bytes; the largest published tokenizer.json is an eighth of that
 
@@ -42,7 +42,19 @@ def check_options(
     return kind
 
 
+def path_text(value: object, param: str = "path") -> str:
+    """Return a path as text, or raise ``InvalidRequest`` naming ``param`` for what is no path or empty."""
+    try:
+        text = os.fsdecode(value)  # type: ignore[arg-type]
+    except TypeError:
+        text = ""
+    if not text or "\0" in text:
+        raise InvalidRequest(f"the {param}", expected="a path", found=f"{value!r:.80}", param=param)
+    return text
+
+
 def representable(path: str | os.PathLike[str]) -> None:
+    path = path_text(path)
     try:
         os.path.abspath(os.fspath(path)).encode()
     except UnicodeEncodeError:

@@ -88,6 +88,8 @@ def pull(
             expected=expected, take=take, cancelled=cancelled,
         )  # fmt: skip
 
+    if not isinstance(source, (str, HubSource)):
+        raise InvalidRequest("the source", expected=_EXPECTED, found=f"{source!r:.80}", param="source")
     place = source if isinstance(source, HubSource) else _parse(source)
     if isinstance(place, Path):
         return register(place, [])

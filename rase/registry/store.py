@@ -40,7 +40,7 @@ from rase.registry.files import (
     temporary_name,
     write_atomic,
 )  # fmt: skip
-from rase.registry.inputs import check_options, check_template, read_tokenizer, representable
+from rase.registry.inputs import check_options, check_template, path_text, read_tokenizer, representable
 from rase.registry.leftovers import clean, orphans
 from rase.registry.locks import file_lock, workspace
 from rase.registry.manifest import ModelFormat, ModelKind, ModelManifest, check_id, is_id
@@ -88,7 +88,7 @@ class ModelRegistry:
     """
 
     def __init__(self, root: str | os.PathLike[str], *, lock_timeout: float = 10.0):
-        self.root = Path(os.path.abspath(os.path.expanduser(os.fspath(root))))
+        self.root = Path(os.path.abspath(os.path.expanduser(path_text(root, "store"))))
         self.lock_timeout = lock_timeout
         self._manifests = self.root / "manifests"
         self._weights = self.root / "weights"

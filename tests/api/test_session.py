@@ -125,6 +125,14 @@ def test_a_file_that_is_cut_while_registered(manifest: ModelManifest) -> None:
         ModelSession.load(manifest)
 
 
+def test_a_file_that_is_removed_while_it_is_read(tiny_path: Path, tmp_path: Path) -> None:
+    """It stays open, so that all of it was read and hashed: nothing looks at the name again."""
+    path = tmp_path / "gone.gguf"
+    path.write_bytes(tiny_path.read_bytes())
+    session = ModelSession.load_file(path, progress=lambda done, total: path.unlink(missing_ok=True))
+    assert not path.exists() and session.manifest.weights == str(path)
+
+
 def test_what_does_not_fit_is_refused_before_a_tensor_is_read(manifest: ModelManifest, monkeypatch) -> None:
     monkeypatch.setattr(loading, "available_memory", lambda: 10_000)
     read: list[int] = []
