@@ -31,7 +31,8 @@ FLOORS = {
 VALUES = {"engine.config", "engine.generation", "text.messages"}
 ARROWS: dict[str, set[str]] = {
     "public": {"api", "completion", "session", "registry", "text.chat", "text.tokenizer", *VALUES},
-    "cli": {"server", "session", "completion", "registry", "api", *VALUES},
+    "cli": {"server", "session", "completion", "registry", "api", "benchmark", *VALUES},
+    "benchmark": {"session", "graph", "gguf", "backends.base", "backends.limits"},
     "server": {"session", "completion", "registry", *VALUES},
     "api": {"completion", "session", "registry", *VALUES},
     "completion": {"session", "engine", "text"},

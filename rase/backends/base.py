@@ -17,6 +17,7 @@ from rase.graph.ops import Graph
 if TYPE_CHECKING:
     import numpy as np
 
+    from rase.backends.limits import Limits
     from rase.gguf.formats import TensorInfo
 
 __all__ = [
@@ -159,6 +160,13 @@ class Program(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free weights and pages; running afterwards raises ``BackendError``. Closing twice is fine."""
+
+    def limits(self, buffer_bytes: int = 2 << 30) -> Limits | None:
+        """Measure what the machine can do at most with this program's threads; None where that is unknown.
+
+        Reads a buffer of ``buffer_bytes`` for the memory's share of it. Runs no batch.
+        """
+        return None
 
     def __enter__(self) -> Program:
         return self

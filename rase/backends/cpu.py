@@ -34,6 +34,7 @@ from rase.graph import ops
 from rase.graph.ops import Graph
 
 if TYPE_CHECKING:
+    from rase.backends.limits import Limits
     from rase.gguf.formats import TensorInfo
 
 __all__ = ["BACKEND", "REVISION", "CpuBackend", "CpuProgram", "select_variant"]
@@ -152,7 +153,7 @@ class CpuProgram(Program):
         self.max_batch_tokens = options.max_batch_tokens
         prompt = "int8" if plan.integer else "f32"
         self.numerics_class = f"cpu-{REVISION}/{prompt}/kv-f16"
-        self.isa = variant.name
+        self._variant, self.isa = variant, variant.name
         self.threads = threads
         self._padded_vocab = -(-self.graph.vocab_size // 16) * 16
         pages = -(-self.graph.context_length // PAGE_TOKENS) + 1
@@ -212,6 +213,11 @@ class CpuProgram(Program):
         if timed:
             _count(n - generated, _now() - start, spent)
         return logits[:, : self.graph.vocab_size]
+
+    def limits(self, buffer_bytes: int = 2 << 30) -> Limits | None:
+        from rase.backends._limits import measure_limits
+
+        return measure_limits(self._variant, self.threads, self.numerics_class.split("/")[1], buffer_bytes)
 
     def close(self) -> None:
         from rase._kernels.exclusive import InUse

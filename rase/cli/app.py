@@ -61,6 +61,7 @@ ROOT = {
     "run": ("rase.cli.run:run", "Ask one question, or chat."),
     "model": ("rase.cli.app:model", "Register, list, verify and remove models."),
     "serve": ("rase.cli.serve:serve", "Serve the models over the OpenAI API."),
+    "bench": ("rase.cli.bench:bench", "Measure how fast a model runs here."),
     "runtime": ("rase.cli.app:runtime", "Look at the machine."),
 }
 

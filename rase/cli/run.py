@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from rase.cli.common import common_options, device_option, json_option, settings
-from rase.cli.progress import Progress
+from rase.cli.load import load_session
 
 if TYPE_CHECKING:
     from rase.registry import ModelRegistry
-    from rase.session import ModelSession
 
 __all__ = ["run"]
 
@@ -89,7 +88,7 @@ def run(
         "repetition_penalty": repetition_penalty,
     }  # fmt: skip
     asker = Asker(config, stop, device)  # refuses bad values before a model is loaded
-    asker.session = _load(store, model, device)
+    asker.session = load_session(store, model, device)
     if chatting:
         from rase.cli.chat import Chat
 
@@ -146,15 +145,3 @@ def _stdin() -> str | None:
         return data.decode().strip()
     except UnicodeDecodeError as error:
         raise InvalidRequest("the text on stdin is not UTF-8", found=str(error)) from None
-
-
-def _load(store: ModelRegistry, model: str, device: str) -> ModelSession:
-    with Progress() as progress:
-        step: Any = progress.stage("load")
-        if model.endswith(".gguf") or os.sep in model:
-            from rase.session import ModelSession
-
-            return ModelSession.load_file(model, device, progress=step)
-        from rase.session_cache import process_cache
-
-        return process_cache().get_or_load(store, model, device, step)
