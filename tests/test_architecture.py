@@ -23,7 +23,7 @@ FLOORS = {
     "session": "session", "session_cache": "session", "session_lock": "session", "loading": "session",
     "store": "session",
     "decoders": "session", "device": "session", "memory": "session", "probe": "session",
-    "errors": "free", "env": "free", "profiling": "free", "metrics": "free",
+    "errors": "free", "env": "free", "profiling": "free", "metrics": "free", "bell": "free",
 }  # fmt: skip
 
 # What each floor may import besides itself and the free modules; "engine.config" allows that one module.

@@ -225,6 +225,11 @@ class Runner:
     def _session(self, job: Job) -> Any:
         return self.cache.get_or_load(self.registry, job.model, self.device, cancelled=lambda: job.stopped)
 
+    @property
+    def active(self) -> int:
+        """Number of requests that wait or run, of all models."""
+        return sum(len(lane.jobs) for lane in self._lanes.values())
+
     def begin_drain(self, seconds: float) -> None:
         """Refuse new requests; those under way get ``seconds`` to end and are cancelled then."""
         if not self._draining:
