@@ -75,13 +75,15 @@ class RaseWorker(Worker):
         for start in range(0, tokens, size):
             piece = prompt[start : start + size]
             wanted = [len(piece) - 1] if start + size >= tokens else []
-            rows = self.program.run(Batch.of(piece, start, pages, PROMPT, wanted))
+            rows = self.program.run(
+                Batch.of(piece, start, pages, PROMPT, wanted, len(self.program.page_bytes))
+            )
         self.length = tokens
         return rows[0]
 
     def _pages(self, sequences: int, tokens: int) -> np.ndarray:
         each = -(-tokens // PAGE_TOKENS)
-        self.program.reserve_pages(max(self.program.reserved_pages, each * sequences))
+        self.program.reserve_pages(each * sequences)
         return np.arange(each * sequences, dtype=np.int32).reshape(sequences, each)
 
     def _step(self, tokens: list[int], positions: list[int], tables: np.ndarray) -> Any:
@@ -89,7 +91,7 @@ class RaseWorker(Worker):
         rows = np.arange(n, dtype=np.int32)
         batch = Batch(
             ids=np.asarray(tokens, np.int32), positions=np.asarray([positions], np.int32), sequences=rows,
-            page_tables=tables, roles=np.full(n, GENERATED, np.uint8), logits_rows=rows,
+            page_tables=np.tile(tables, (len(self.program.page_bytes), 1, 1)), roles=np.full(n, GENERATED, np.uint8), logits_rows=rows,
         )  # fmt: skip
         return self.program.run(batch)
 

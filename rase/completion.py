@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rase.answers import Choice, Completion, FinishReason, Piece, TokenLogprob
 from rase.engine.config import GenerationConfig
-from rase.errors import Cancelled, ContextLengthExceeded, InsufficientMemory, InvalidRequest, NoChatTemplate
+from rase.errors import Cancelled, ContextLengthExceeded, InvalidRequest, NoChatTemplate
 from rase.text.messages import ChatMessage
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def prepare(session: ModelSession, request: TextRequest) -> Prepared:
     room = session.context_length - len(ids)
     if room < 1:
         raise ContextLengthExceeded(len(ids), session.context_length, param=param)
-    _check_pages(session, len(ids))
+    session.decoder.pool.check_fits(len(ids))
     config = request.config
     if session.decoder.vocab_size is not None:
         config.check_vocab(session.decoder.vocab_size)
@@ -236,17 +236,6 @@ def _check_length(session: ModelSession, param: str, texts: list[str]) -> None:
         least = session.tokenizer.least_tokens("".join(texts))
         if least > session.context_length:
             raise ContextLengthExceeded(least, session.context_length, param=param, at_least=True)
-
-
-def _check_pages(session: ModelSession, tokens: int) -> None:
-    pool = session.decoder.pool
-    pages = -(-tokens // pool.page_tokens)
-    if pages > pool.capacity:
-        page = session.decoder.program.page_bytes
-        raise InsufficientMemory(
-            f"the KV cache of a prompt of {tokens} tokens", needed=pages * page,
-            available=pool.capacity * page, hint="Shorten the prompt, or free memory and load again.",
-        )  # fmt: skip
 
 
 def _count(value: Any) -> int:

@@ -1,5 +1,7 @@
 """Accepts the batch of one token: the check of backends/check.py for every step of plain decoding."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,12 +14,12 @@ def accepts_one(
     logits_rows: NDArray[np.int32],
     vocab_size: int,
     context_length: int,
-    reserved_pages: int,
+    reserved_pages: Sequence[int],
     page_tokens: int,
-    window: int,
+    windows: Sequence[int],
 ) -> bool:
     """Whether a batch of one token keeps every rule of ``Batch``; False too for a batch of several.
 
-    ``window`` is the furthest that any layer looks back, 0 for the start. Raises ``ValueError`` for arrays of
+    ``windows`` says how far each cache group looks back, 0 for the start. Raises ``ValueError`` for arrays of
     another dtype, dimension or order.
     """

@@ -14,6 +14,7 @@ cdef extern from "tickets.h" nogil:
 
 cdef enum:
     MAX_ROPES = 16
+    MAX_CACHES = 16         # cache groups of a graph
     QUERY_BLOCK = 16        # tokens of one attention task: ATT_TOKENS of ops/attention.h
 
 cdef enum Kind:
@@ -37,6 +38,7 @@ ctypedef struct Step:
     int64_t cols, rows      # depth and outputs of a matrix; cols is the width of row-local steps
     int64_t group           # elements normalised together; query heads per KV head
     int64_t head_dim, n_dims, kv_heads, window
+    int cache               # cache group: which page table and which pages
     int64_t k_offset, v_offset  # bytes into a page
     int act                 # index of a quantized activation buffer, -1 for float32
     int rope
@@ -77,8 +79,7 @@ cdef class Plan:
     cdef Phase *phases
     cdef rase_tickets *tickets      # one per phase
     cdef int n_phases
-    cdef uint8_t **pages
-    cdef int64_t n_pages
+    cdef uint8_t **pages[MAX_CACHES]
     cdef int64_t scratch_floats, table_pages
     cdef float **scratch            # one per worker: dequantized panel or attention scratch
     cdef const uint16_t ***tables   # one per worker: K pages, then V pages of a task

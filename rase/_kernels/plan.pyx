@@ -39,7 +39,8 @@ cdef class Plan:
         free(self.phases)
         free(self.tickets)
         free(self.runs)
-        free(self.pages)
+        for i in range(MAX_CACHES):
+            free(self.pages[i])
         for i in range(self.workers):
             if self.scratch != NULL:
                 free(self.scratch[i])
@@ -82,6 +83,9 @@ cdef class Plan:
         step.head_dim, step.n_dims = fields.pop("head_dim", 0), fields.pop("n_dims", 0)
         step.kv_heads, step.window = fields.pop("kv_heads", 0), fields.pop("window", 0)
         step.k_offset, step.v_offset = fields.pop("k_offset", 0), fields.pop("v_offset", 0)
+        step.cache = fields.pop("cache", 0)
+        if not 0 <= step.cache < MAX_CACHES:
+            raise ValueError("too many cache groups")
         step.rope, step.neighbour = fields.pop("rope", 0), fields.pop("neighbour", False)
         step.scale = fields.pop("scale", 1.0)
         if "format" in fields:
@@ -138,12 +142,15 @@ cdef class Plan:
         self.rope_tables[index] = (cos, sin)
         self.rope_cos[index], self.rope_sin[index], self.rope_half[index] = &cos[0, 0], &sin[0, 0], cos.shape[1]
 
-    def set_pages(self, list addresses):
-        """The storage of every page id."""
+    def set_pages(self, int group, list addresses):
+        """The storage of every page id of a cache group."""
         cdef int64_t i, n = len(addresses)
-        self.pages = <uint8_t **>realloc(self.pages, max(n, 1) * sizeof(void *))
-        if self.pages == NULL:
+        cdef void *places
+        if not 0 <= group < MAX_CACHES:
+            raise ValueError("too many cache groups")
+        places = realloc(self.pages[group], max(n, 1) * sizeof(void *))
+        if places == NULL:
             raise MemoryError
+        self.pages[group] = <uint8_t **>places
         for i in range(n):
-            self.pages[i] = <uint8_t *>_address(addresses[i])
-        self.n_pages = n
+            self.pages[group][i] = <uint8_t *>_address(addresses[i])

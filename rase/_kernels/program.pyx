@@ -38,13 +38,13 @@ cdef class Walker(Plan):
     cdef const int32_t *positions
     cdef const int32_t *page_tables
     cdef const int32_t *logits_rows
-    cdef int64_t table_stride, n_tokens, n_generated, n_outputs, logits_stride
+    cdef int64_t table_stride, group_stride, n_tokens, n_generated, n_outputs, logits_stride
     cdef float *logits
     cdef bint timed
     cdef int64_t spent[COUNTERS]
 
     def run(self, const int32_t[::1] ids, const int32_t[::1] positions, const int32_t[::1] sequences,
-            const int32_t[:, ::1] page_tables, int64_t n_generated, const int32_t[::1] logits_rows,
+            const int32_t[:, :, ::1] page_tables, int64_t n_generated, const int32_t[::1] logits_rows,
             float[:, ::1] logits, int threads, bint timed=False):
         """Run a checked batch; logits (m, padded vocabulary).
 
@@ -53,8 +53,9 @@ cdef class Walker(Plan):
         cdef int64_t i, n = ids.shape[0]
         if n > self.max_rows or logits_rows.shape[0] > self.max_rows or threads > self.workers or threads < 1:
             raise ValueError("batch exceeds the program")
-        self.ids, self.positions, self.page_tables = &ids[0], &positions[0], &page_tables[0, 0]
-        self.table_stride, self.n_tokens, self.n_generated = page_tables.shape[1], n, n_generated
+        self.ids, self.positions, self.page_tables = &ids[0], &positions[0], &page_tables[0, 0, 0]
+        self.table_stride, self.n_tokens, self.n_generated = page_tables.shape[2], n, n_generated
+        self.group_stride = page_tables.shape[1] * page_tables.shape[2]
         self.n_outputs = logits_rows.shape[0]
         self.logits_rows = &logits_rows[0] if self.n_outputs else NULL
         self.logits = &logits[0, 0] if self.n_outputs else NULL
@@ -204,7 +205,7 @@ cdef class Walker(Plan):
         cdef int64_t stride = (step.head_dim + 15) // 16 * 16
         while run + 1 < self.n_runs and self.runs[run + 1].first <= row:
             run += 1
-        cdef uint8_t *page = self.page(self.runs[run].table, position // RASE_PAGE_TOKENS)
+        cdef uint8_t *page = self.page(step.cache, self.runs[run].table, position // RASE_PAGE_TOKENS)
         cdef uint16_t *keys = <uint16_t *>(page + step.k_offset)
         cdef uint16_t *values = <uint16_t *>(page + step.v_offset)
         cdef int64_t offset
@@ -213,8 +214,8 @@ cdef class Walker(Plan):
             self.k.store_f16(key + head * step.head_dim, step.head_dim, stride, keys + offset)
             self.k.store_f16(value + head * step.head_dim, step.head_dim, stride, values + offset)
 
-    cdef inline uint8_t *page(self, int64_t table, int64_t index) noexcept nogil:
-        return self.pages[self.page_tables[table * self.table_stride + index]]
+    cdef inline uint8_t *page(self, int cache, int64_t table, int64_t index) noexcept nogil:
+        return self.pages[cache][self.page_tables[cache * self.group_stride + table * self.table_stride + index]]
 
     cdef void linear(self, Step *step, int worker, int64_t first, int64_t last) noexcept nogil:
         """Packed groups [first, last): generated rows by the format's path, prompt rows by it or the hybrid (R3)."""
@@ -270,7 +271,7 @@ cdef class Walker(Plan):
         if step.window and task.first_position >= step.window:  # pages that a window has left behind may be gone
             oldest = (task.first_position - step.window + 1) // RASE_PAGE_TOKENS
         for page in range(oldest, pages):
-            stored = self.page(run.table, page)
+            stored = self.page(step.cache, run.table, page)
             k_pages[page] = <const uint16_t *>(stored + step.k_offset) + offset
             v_pages[page] = <const uint16_t *>(stored + step.v_offset) + offset
         self.k.attention(&task)

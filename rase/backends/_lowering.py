@@ -25,13 +25,9 @@ def head_stride(head_dim: int) -> int:
     return -(-head_dim // 16) * 16
 
 
-def page_layout(graph: Graph) -> tuple[int, list[int]]:
-    """Bytes of one KV page, and where each cache group begins in it; a layer is K of all heads, then V."""
-    total, offsets = 0, []
-    for group in graph.caches:
-        offsets.append(total)
-        total += group.n_layers * layer_bytes(group)
-    return total, offsets
+def page_bytes(group: ops.CacheGroup) -> int:
+    """Bytes of one page of a cache group: its layers one after the other, each K of all heads, then V."""
+    return group.n_layers * layer_bytes(group)
 
 
 def layer_bytes(group: ops.CacheGroup) -> int:
@@ -105,7 +101,7 @@ class Lowering:
         self.acts: list[tuple[str, int]] = []  # (kind, cols)
         self.ropes: list[Rope] = []
         self.steps: list[tuple[str, dict[str, Any]]] = []
-        self.page_bytes, self._cache_offsets = page_layout(graph)
+        self.page_bytes = tuple(page_bytes(group) for group in graph.caches)
         self._slots: dict[int, int] = {}
         self._quantized: dict[tuple[str, int], int] = {}  # act buffer -> the value in it
         self._last_use = {value.id: index for index, op in enumerate(graph.ops) for value in op.inputs}
@@ -212,8 +208,9 @@ class Lowering:
 
     def _attention(self, op: ops.Attention) -> None:
         group = self.graph.caches[op.cache]
-        k_offset = self._cache_offsets[op.cache] + op.layer * layer_bytes(group)
-        shape: dict[str, Any] = {"head_dim": op.head_dim, "kv_heads": op.n_kv_heads, "k_offset": k_offset,
+        k_offset = op.layer * layer_bytes(group)
+        shape: dict[str, Any] = {"cache": op.cache, "head_dim": op.head_dim, "kv_heads": op.n_kv_heads,
+                                 "k_offset": k_offset,
                                  "v_offset": k_offset + layer_bytes(group) // 2}  # fmt: skip
         self._step("store", x=op.k, y=op.v, **shape)
         self._step("attend", x=op.q, out=self._new(op.out), group=op.n_heads // op.n_kv_heads,

@@ -34,13 +34,14 @@ class Batch:
     """The tokens of one step: n tokens of s sequences, m of them with logits.
 
     Rules, validated by ``check``: generated tokens come before prompt tokens; tokens of one sequence and role
-    are contiguous, with ascending positions; a page that is written belongs to one sequence only.
+    are contiguous, with ascending positions; a page that is written belongs to one sequence only. Page ids of
+    different cache groups have nothing to do with each other.
     """
 
     ids: np.ndarray  # int32 (n,)
     positions: np.ndarray  # int32 (k, n); row 0 is the place in the sequence; k > 1 for multi-axis rope
-    sequences: np.ndarray  # int32 (n,) row of page_tables
-    page_tables: np.ndarray  # int32 (s, pages) page ids in order of position, -1 = none
+    sequences: np.ndarray  # int32 (n,) row of each table
+    page_tables: np.ndarray  # int32 (g, s, pages): per cache group, page ids in order of position, -1 = none
     roles: np.ndarray  # uint8 (n,) GENERATED or PROMPT
     logits_rows: np.ndarray  # int32 (m,) the tokens whose logits are wanted; m may be 0
 
@@ -52,8 +53,12 @@ class Batch:
         pages: Sequence[int],
         role: int,
         logits_rows: Sequence[int] | None = None,
+        groups: int = 1,
     ) -> Batch:
-        """Tokens of one sequence from position ``start`` on; by default the last one wants logits."""
+        """Tokens of one sequence from position ``start`` on; by default the last one wants logits.
+
+        Every cache group gets the same page ids.
+        """
         import numpy as np
 
         n = len(ids)
@@ -61,7 +66,7 @@ class Batch:
             ids=np.asarray(ids, np.int32),
             positions=np.arange(start, start + n, dtype=np.int32).reshape(1, n),
             sequences=np.zeros(n, np.int32),
-            page_tables=np.asarray(pages, np.int32).reshape(1, -1),
+            page_tables=np.tile(np.asarray(pages, np.int32), (groups, 1, 1)),
             roles=np.full(n, role, np.uint8),
             logits_rows=np.asarray([n - 1] if logits_rows is None else logits_rows, np.int32),
         )
@@ -105,12 +110,17 @@ class CompileOptions:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes that a program will hold: weights and scratch at once, ``page`` for each page of the KV cache."""
+    """Bytes that a program will hold: weights and scratch at once, ``pages[g]`` a page of cache group g."""
 
     weights: int
-    page: int
+    pages: tuple[int, ...]
     scratch: int
     page_tokens: int = PAGE_TOKENS
+
+    @property
+    def page(self) -> int:
+        """Bytes of one page in every cache group."""
+        return sum(self.pages)
 
     def total(self, tokens: int) -> int:
         """Bytes with ``tokens`` positions in the cache."""
@@ -132,23 +142,32 @@ class WeightSource(Protocol):
 class Program(ABC):
     """A compiled model with its KV cache, for one caller at a time.
 
-    The cache is pages of ``page_tokens`` positions, ``page_bytes`` each over all layers. Who owns which page
-    is the caller's business: a page id in a batch's page table is all that a program knows of it.
+    The cache is pages of ``page_tokens`` positions; each cache group of the graph has page ids of its own,
+    and ``page_bytes[g]`` are one page's bytes over all layers of group g. Who owns which page is the caller's
+    business: a page id in a batch's page table is all that a program knows of it.
+
+    ``one_arithmetic`` says that prompt and generated tokens are computed alike, so that the KV of one role is
+    the KV of the other (rule R4).
     """
 
     graph: Graph
     numerics_class: str
     page_tokens: int = PAGE_TOKENS
-    page_bytes: int
+    page_bytes: tuple[int, ...]
     max_batch_tokens: int
-    reserved_pages: int = 0
+    reserved_pages: tuple[int, ...]
+    one_arithmetic: bool = False
 
     @abstractmethod
-    def reserve_pages(self, n: int) -> None:
-        """Provide storage for page ids 0 to n - 1 and keep what is stored; never shrinks.
+    def reserve_pages(self, n: int, group: int | None = None) -> None:
+        """Provide storage for page ids 0 to n - 1 of one cache group, or of all; keeps what is stored.
 
-        Raises ``InsufficientMemory``.
+        Never shrinks. Raises ``InsufficientMemory``.
         """
+
+    @abstractmethod
+    def copy_page(self, group: int, source: int, target: int) -> None:
+        """Make the reserved page ``target`` of ``group`` equal to ``source``, byte for byte."""
 
     @abstractmethod
     def run(self, batch: Batch) -> np.ndarray:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rase.backends.base import Batch, Program
     from rase.graph.ops import Graph
 
-__all__ = ["check_batch", "check_rope_factors", "furthest_look_back"]
+__all__ = ["check_batch", "check_rope_factors", "windows"]
 
 
 def check_batch(batch: Batch, program: Program) -> None:
@@ -33,24 +33,23 @@ def check_batch(batch: Batch, program: Program) -> None:
     if high >= graph.context_length:
         raise ContextLengthExceeded(high + 1, graph.context_length)
     _require(low >= 0, "a position is negative")
-    _require(high // program.page_tokens < batch.page_tables.shape[1], "a page table is too short")
+    _require(high // program.page_tokens < batch.page_tables.shape[2], "a page table is too short")
     low, high = _range(batch.sequences)
-    _require(low >= 0 and high < len(batch.page_tables), "a sequence has no page table")
+    _require(low >= 0 and high < batch.page_tables.shape[1], "a sequence has no page table")
     _require(batch.roles.max() <= 1, "a role is neither prompt nor generated")
     if len(batch.logits_rows):
         low, high = _range(batch.logits_rows)
         _require(low >= 0 and high < len(batch.ids), "a row that wants logits is not a token of the batch")
-    _require(batch.page_tables.max() < program.reserved_pages, "a page id is beyond the reserved pages")
+    for table, reserved in zip(batch.page_tables, program.reserved_pages, strict=True):
+        _require(table.max() < reserved, "a page id is beyond the reserved pages")
     _check_order(batch.positions[0], batch.sequences, batch.roles)
-    _check_pages(batch, program)
+    for table, window in zip(batch.page_tables, windows(graph), strict=True):
+        _check_pages(table, window, batch, program.page_tokens)
 
 
-def furthest_look_back(graph: Graph) -> int | None:
-    """Positions that the widest window sees, or None when a layer looks back to the start."""
-    windows = [group.window for group in graph.caches if group.kind != "state"]
-    if any(window is None for window in windows):
-        return None
-    return max((window for window in windows if window is not None), default=1)
+def windows(graph: Graph) -> list[int]:
+    """Positions that a token sees in each cache group, itself included; 0 where it sees all of them."""
+    return [1 if group.kind == "state" else group.window or 0 for group in graph.caches]
 
 
 def check_rope_factors(name: str, factors: Any) -> None:
@@ -77,7 +76,7 @@ def _accepts_one(batch: Batch, program: Program) -> bool:
         return accepts_one(
             batch.ids, batch.positions, batch.sequences, batch.page_tables, batch.roles, batch.logits_rows,
             graph.vocab_size, graph.context_length, program.reserved_pages, program.page_tokens,
-            furthest_look_back(graph) or 0,
+            windows(graph),
         )  # fmt: skip
     except ValueError:  # another dtype, dimension or order
         return False
@@ -103,7 +102,7 @@ def _check_arrays(batch: Batch, program: Program) -> None:
         ("sequences", batch.sequences, "i", (n,)),
         ("roles", batch.roles, "B", (n,)),
         ("logits_rows", batch.logits_rows, "i", (batch.logits_rows.size,)),
-        ("page_tables", batch.page_tables, "i", (len(batch.page_tables), batch.page_tables.shape[-1])),
+        ("page_tables", batch.page_tables, "i", (len(program.graph.caches), *batch.page_tables.shape[-2:])),
     ):
         if array.dtype.char != kind or array.shape != shape or not array.flags.c_contiguous:
             dtype = "int32" if kind == "i" else "uint8"
@@ -129,19 +128,17 @@ def _check_order(positions: Any, sequences: Any, roles: Any) -> None:
         _require(len(np.unique(places)) == len(positions), "a sequence holds one position twice")
 
 
-def _check_pages(batch: Batch, program: Program) -> None:
-    """Pages that the tokens write or see exist; no written page appears twice in the tables."""
+def _check_pages(tables: Any, window: int, batch: Batch, page_tokens: int) -> None:
+    """Pages of one cache group that the tokens write or see exist; none that is written appears twice."""
     import numpy as np
 
-    tables, sequences = batch.page_tables, batch.sequences
-    positions = batch.positions[0]
-    page = positions // program.page_tokens
-    window = furthest_look_back(program.graph)
+    sequences, positions = batch.sequences, batch.positions[0]
+    page = positions // page_tokens
     last = np.full(len(tables), -1)
     np.maximum.at(last, sequences, page)
-    first = np.full(len(tables), 0 if window is None else tables.shape[1])
-    if window is not None:
-        np.minimum.at(first, sequences, np.maximum(positions - window + 1, 0) // program.page_tokens)
+    first = np.full(len(tables), tables.shape[1] if window else 0)
+    if window:
+        np.minimum.at(first, sequences, np.maximum(positions - window + 1, 0) // page_tokens)
     places = np.arange(tables.shape[1])
     seen = (places >= first[:, None]) & (places <= last[:, None])
     _require((tables[seen] >= 0).all(), "a page that a token sees is missing")

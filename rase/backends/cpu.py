@@ -6,6 +6,7 @@ prompt tokens in float32. K and V are float16. The bits of a request depend on t
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Mapping
@@ -86,7 +87,7 @@ class CpuBackend(Backend):
         heads = max((op.n_heads // op.n_kv_heads for op in attention), default=1)
         per_worker = 4 * (self.variant.rows_per_group * widest + 2048 * 16 * heads)
         return MemoryEstimate(
-            weights=sum(self._room(tensors[name]) for name in graph.weights), page=plan.page_bytes,
+            weights=sum(self._room(tensors[name]) for name in graph.weights), pages=plan.page_bytes,
             scratch=plan.scratch_bytes + workers * per_worker, page_tokens=PAGE_TOKENS,
         )  # fmt: skip
 
@@ -149,7 +150,8 @@ class CpuProgram(Program):
         from rase._kernels.exclusive import Exclusive
         from rase._kernels.program import Walker
 
-        self.graph, self.page_bytes = plan.graph, plan.page_bytes
+        self.graph, self.page_bytes, self.one_arithmetic = plan.graph, plan.page_bytes, plan.integer
+        self.reserved_pages = (0,) * len(plan.page_bytes)
         self.max_batch_tokens = options.max_batch_tokens
         prompt = "int8" if plan.integer else "f32"
         self.numerics_class = f"cpu-{REVISION}/{prompt}/kv-f16"
@@ -162,18 +164,25 @@ class CpuProgram(Program):
         plan.emit(self._walker, self._keep[2], weights)
         self._walker.finish()
         self._ropes = [_RopeTable(rope, weights) for rope in plan.ropes]
-        self._addresses: list[int] = []
+        self._addresses: list[list[int]] = [[] for _ in plan.page_bytes]
         self._exclusive = Exclusive()
         self._pid = os.getpid()
 
-    def reserve_pages(self, n: int) -> None:
-        more = n - self.reserved_pages
-        if more > 0:
-            slab = Arena(more * self.page_bytes, f"the KV cache ({more * PAGE_TOKENS} more tokens)")
-            self._keep.append(slab)
-            self._addresses += [slab.address + i * self.page_bytes for i in range(more)]
-            self._walker.set_pages(self._addresses)
-            self.reserved_pages = n
+    def reserve_pages(self, n: int, group: int | None = None) -> None:
+        for one in range(len(self.page_bytes)) if group is None else (group,):
+            reserved = list(self.reserved_pages)
+            more, size = n - reserved[one], self.page_bytes[one]
+            if more > 0:
+                slab = Arena(more * size, f"the KV cache ({more * PAGE_TOKENS} more tokens)")
+                self._keep.append(slab)
+                self._addresses[one] += [slab.address + i * size for i in range(more)]
+                self._walker.set_pages(one, self._addresses[one])
+                reserved[one] = n
+                self.reserved_pages = tuple(reserved)
+
+    def copy_page(self, group: int, source: int, target: int) -> None:
+        places = self._addresses[group]
+        ctypes.memmove(places[target], places[source], self.page_bytes[group])
 
     def run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
         if os.getpid() != self._pid:

@@ -56,7 +56,7 @@ class ReferenceBackend(Backend):
         largest = max(math.prod(weight.shape) for weight in graph.weights.values())
         row = 16 * widest + graph.vocab_size  # a token's values in use at one time, and its logits
         scratch = 8 * (row * options.max_batch_tokens + largest)  # with one weight as float64
-        return MemoryEstimate(weights=4 * elements, page=_page_bytes(graph), scratch=scratch)
+        return MemoryEstimate(weights=4 * elements, pages=_page_bytes(graph), scratch=scratch)
 
     def compile(self, graph: Graph, weights: WeightSource, options: CompileOptions) -> Program:
         _refuse_unknown_ops(graph)
@@ -75,20 +75,28 @@ class ReferenceProgram(Program):
     def __init__(self, graph: Graph, weights: dict[str, Any], kv_dtype: str, max_batch_tokens: int) -> None:
         self.graph, self.max_batch_tokens, self.kv_dtype = graph, max_batch_tokens, kv_dtype
         self.numerics_class = f"reference-1/float64/kv-{kv_dtype}"
-        self.page_bytes = _page_bytes(graph)
+        self.page_bytes, self.one_arithmetic = _page_bytes(graph), True
+        self.reserved_pages = (0,) * len(graph.caches)
         self._weights = weights
         self._keys = [_storage(group, 0) for group in graph.caches]
         self._values = [_storage(group, 0) for group in graph.caches]
         self._last_use = {value.id: index for index, op in enumerate(graph.ops) for value in op.inputs}
         self._closed = False
 
-    def reserve_pages(self, n: int) -> None:
-        more = n - self.reserved_pages
-        if more > 0:
-            for stores in (self._keys, self._values):
-                for cache, group in enumerate(self.graph.caches):
-                    stores[cache] = np.concatenate([stores[cache], _storage(group, more)], axis=1)
-            self.reserved_pages = n
+    def reserve_pages(self, n: int, group: int | None = None) -> None:
+        reserved = list(self.reserved_pages)
+        for cache in range(len(reserved)) if group is None else (group,):
+            more = n - reserved[cache]
+            if more > 0:
+                for stores in (self._keys, self._values):
+                    added = _storage(self.graph.caches[cache], more)
+                    stores[cache] = np.concatenate([stores[cache], added], axis=1)
+                reserved[cache] = n
+        self.reserved_pages = tuple(reserved)
+
+    def copy_page(self, group: int, source: int, target: int) -> None:
+        for store in (self._keys[group], self._values[group]):
+            store[:, target] = store[:, source]
 
     def run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
         if self._closed:
@@ -117,7 +125,7 @@ class ReferenceProgram(Program):
         if self.kv_dtype == "float16":
             k, v = (x.astype(np.float32).astype(np.float16).astype(np.float64) for x in (k, v))
         for t, position in enumerate(batch.positions[0]):
-            page = batch.page_tables[batch.sequences[t], position // self.page_tokens]
+            page = batch.page_tables[op.cache, batch.sequences[t], position // self.page_tokens]
             self._keys[op.cache][op.layer, page, position % self.page_tokens] = k[t]
             self._values[op.cache][op.layer, page, position % self.page_tokens] = v[t]
 
@@ -133,9 +141,11 @@ def _storage(group: ops.CacheGroup, pages: int) -> Array:
     return np.zeros((group.n_layers, pages, PAGE_TOKENS, group.n_kv_heads, group.head_dim))
 
 
-def _page_bytes(graph: Graph) -> int:
-    positions = sum(group.n_layers * group.n_kv_heads * group.head_dim for group in graph.caches)
-    return 2 * 8 * PAGE_TOKENS * positions  # K and V, float64
+def _page_bytes(graph: Graph) -> tuple[int, ...]:
+    """Bytes of one page of each cache group: K and V, float64."""
+    return tuple(
+        2 * 8 * PAGE_TOKENS * group.n_layers * group.n_kv_heads * group.head_dim for group in graph.caches
+    )
 
 
 def _refuse_unknown_ops(graph: Graph) -> None:
@@ -208,7 +218,7 @@ def _attention(op: ops.Attention, x: list[Array], program: ReferenceProgram, bat
             first = max(0, position - op.mask.width + 1)
         elif isinstance(op.mask, ops.Bidirectional):
             last = batch.positions[0][batch.sequences == batch.sequences[t]].max()
-        keys, values = program.cached(op, batch.page_tables[batch.sequences[t]], first, last)
+        keys, values = program.cached(op, batch.page_tables[op.cache, batch.sequences[t]], first, last)
         for head in range(op.n_heads):
             shared = head // (op.n_heads // op.n_kv_heads)
             scores = op.scale * (keys[:, shared] @ q[t, head])

@@ -13,6 +13,7 @@ import numpy as np
 
 from rase.backends.base import GENERATED, PROMPT, Batch
 from rase.engine.generation import TokenDecoder
+from rase.engine.kv_cache import ABSENT, SequencePages
 from rase.errors import Cancelled, ContextLengthExceeded, InvalidRequest
 
 if TYPE_CHECKING:
@@ -54,8 +55,9 @@ class ProgramDecoder(TokenDecoder):
         self._rows = rows
         self._eos = eos
         self._chunk = max(1, min(chunk or program.max_batch_tokens, program.max_batch_tokens))
-        self._pages: list[int] = []
-        self._table = np.full((1, 1), -1, np.int32)  # row 0: page ids of this sequence, -1 beyond
+        self._pages = SequencePages(pool)
+        groups = len(self._pages.tables)
+        self._table = np.full((groups, 1, 1), ABSENT, np.int32)  # this sequence's page ids by group
         self._step = Batch(  # the batch of one generated token, filled again for each
             ids=np.zeros(1, np.int32),
             positions=np.zeros((1, 1), np.int32),
@@ -115,10 +117,8 @@ class ProgramDecoder(TokenDecoder):
         """Keep the first ``length`` positions and release the pages beyond them."""
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot truncate {self.length} positions to {length}")
-        keep = -(-length // self.pool.page_tokens)
-        while len(self._pages) > keep:
-            self.pool.release(self._pages.pop())
-            self._table[0, len(self._pages)] = -1
+        self._pages.truncate(length)
+        self._table[:, 0, -(-length // self.pool.page_tokens) :] = ABSENT
         self.length = length
 
     def close(self) -> None:
@@ -152,15 +152,15 @@ class ProgramDecoder(TokenDecoder):
 
     def _reserve(self, length: int) -> None:
         """Hold pages for ``length`` positions."""
-        needed = -(-length // self.pool.page_tokens)
-        if needed > self._table.shape[1]:
-            table = np.full((1, 2 * needed), -1, np.int32)
-            table[0, : len(self._pages)] = self._pages
+        have, needed = len(self._pages.tables[0]), -(-length // self.pool.page_tokens)
+        if needed <= have:
+            return
+        self._pages.reserve(length)
+        if needed > self._table.shape[2]:
+            table = np.full((len(self._table), 1, 2 * needed), ABSENT, np.int32)
+            table[:, :, :have] = self._table[:, :, :have]
             self._table = self._step.page_tables = table
-        while len(self._pages) < needed:
-            page = self.pool.allocate()
-            self._table[0, len(self._pages)] = page
-            self._pages.append(page)
+        self._table[:, 0, have:needed] = [pages[have:needed] for pages in self._pages.tables]
 
 
 def check_ids(ids: Sequence[int], vocab_size: int) -> NDArray[np.int32]:

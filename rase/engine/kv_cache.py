@@ -1,8 +1,8 @@
-"""``PagePool``: which pages of a program's KV cache are in use, within a budget of bytes.
+"""Which pages of a KV cache are in use: ``PagePool`` by the page, ``SequencePages`` by the sequence.
 
-A page holds ``Program.page_tokens`` positions of every layer. The pool hands out page ids and counts
-references; the storage itself belongs to the program and grows with use, so a long context costs nothing
-until it is filled.
+A page holds ``Program.page_tokens`` positions of every layer of one cache group; each group has page ids of
+its own. The pool hands out ids and counts references; the storage belongs to the program and grows with use,
+so a long context costs nothing until it is filled.
 """
 
 from __future__ import annotations
@@ -15,41 +15,110 @@ from rase.errors import InsufficientMemory
 if TYPE_CHECKING:
     from rase.backends.base import Program
 
-__all__ = ["PagePool"]
+__all__ = ["ABSENT", "OutOfPages", "PagePool", "SequencePages"]
 
+ABSENT = -1  # in a page table: no page, or one that the window has left behind
 _FIRST_STEP = 8  # pages of the first reservation: 256 tokens at 32 tokens a page
 
 
+class OutOfPages(InsufficientMemory):
+    """No page of cache group ``group`` is free, and the storage cannot grow."""
+
+    group: int = 0
+
+
 class PagePool:
-    """Page ids of one program with reference counts, at most ``budget_bytes`` of storage.
+    """Page ids of one program with reference counts, at most ``budget_bytes`` of storage over all groups.
 
     The lowest free id is always taken first, so that a run can be repeated exactly and storage stays dense.
     Not thread-safe: it belongs to the one caller that drives the program.
     """
 
     def __init__(self, program: Program, budget_bytes: int) -> None:
-        self._program = program
-        self._budget = budget_bytes
-        self.capacity = budget_bytes // program.page_bytes if program.page_bytes else 2**31 - 1
+        self.program = program
+        self.page_tokens: int = program.page_tokens
+        self.budget = budget_bytes
+        self.windows = _windows(program)
+        self._groups = [
+            _GroupPool(program, group, capacity, budget_bytes)
+            for group, capacity in enumerate(_capacities(program, self.windows, budget_bytes))
+        ]
+
+    @property
+    def capacity(self) -> tuple[int, ...]:
+        """Most pages of each cache group."""
+        return tuple(group.capacity for group in self._groups)
+
+    @property
+    def in_use(self) -> tuple[int, ...]:
+        """Number of pages with at least one reference, by cache group."""
+        return tuple(group.in_use for group in self._groups)
+
+    def allocate(self, group: int) -> int:
+        """Return a page id with one reference; its contents are undefined.
+
+        Raises ``OutOfPages`` when the budget is spent or the program cannot get the storage.
+        """
+        return self._groups[group].allocate()
+
+    def retain(self, group: int, page: int) -> None:
+        """Add a reference to a page that is in use."""
+        self._groups[group].retain(page)
+
+    def release(self, group: int, page: int) -> None:
+        """Drop one reference; the page is free when none is left."""
+        self._groups[group].release(page)
+
+    def references(self, group: int, page: int) -> int:
+        """Number of references to ``page``."""
+        return self._groups[group].references(page)
+
+    def most_pages(self, tokens: int) -> tuple[int, ...]:
+        """Pages of each group that one sequence of ``tokens`` positions holds at most at one time."""
+        whole, step = -(-tokens // self.page_tokens), self.program.max_batch_tokens
+        return tuple(
+            min(whole, (window + step) // self.page_tokens + 2) if window else whole
+            for window in self.windows
+        )
+
+    @property
+    def most_tokens(self) -> int:
+        """Positions of the longest sequence that can run, alone, within the budget and the context."""
+        tokens = self.program.graph.context_length
+        for needed, capacity, window in zip(
+            self.most_pages(tokens), self.capacity, self.windows, strict=True
+        ):
+            if needed > capacity:
+                tokens = 0 if window and capacity < needed else min(tokens, capacity * self.page_tokens)
+        return tokens
+
+    def check_fits(self, tokens: int) -> None:
+        """Raise ``InsufficientMemory`` when a sequence of ``tokens`` positions cannot run even alone."""
+        needed = self.most_pages(tokens)
+        if any(need > capacity for need, capacity in zip(needed, self.capacity, strict=True)):
+            raise InsufficientMemory(
+                f"the KV cache of {tokens} tokens",
+                needed=_bytes(needed, self.program.page_bytes),
+                available=_bytes(self.capacity, self.program.page_bytes),
+                hint="Shorten the prompt or max_tokens, or free memory and load again.",
+            )
+
+
+class _GroupPool:
+    """The page ids of one cache group."""
+
+    def __init__(self, program: Program, group: int, capacity: int, budget: int) -> None:
+        self._program, self._group, self._budget = program, group, budget
+        self.capacity = capacity
         self._references: list[int] = []  # by page id; 0 = free
         self._free: list[int] = []  # heap of the ids below len(_references) that nobody uses
         self._reserved = 0  # pages that the program has storage for
 
     @property
-    def page_tokens(self) -> int:
-        """Positions in one page."""
-        return self._program.page_tokens
-
-    @property
     def in_use(self) -> int:
-        """Number of pages with at least one reference."""
         return len(self._references) - len(self._free)
 
     def allocate(self) -> int:
-        """Return a page id with one reference; its contents are undefined.
-
-        Raises ``InsufficientMemory`` when the budget is spent or the program cannot get the storage.
-        """
         if self._free:
             page = heapq.heappop(self._free)
         else:
@@ -61,19 +130,16 @@ class PagePool:
         return page
 
     def retain(self, page: int) -> None:
-        """Add a reference to a page that is in use."""
         self._check(page)
         self._references[page] += 1
 
     def release(self, page: int) -> None:
-        """Drop one reference; the page is free when none is left."""
         self._check(page)
         self._references[page] -= 1
         if self._references[page] == 0:
             heapq.heappush(self._free, page)
 
     def references(self, page: int) -> int:
-        """Number of references to ``page``."""
         return self._references[page] if 0 <= page < len(self._references) else 0
 
     def _check(self, page: int) -> None:
@@ -82,18 +148,114 @@ class PagePool:
 
     def _grow(self, needed: int) -> None:
         if needed > self.capacity:
-            raise InsufficientMemory(
-                f"the KV cache ({needed} pages of {self.page_tokens} tokens)",
-                needed=needed * self._program.page_bytes,
-                available=self._budget,
-                hint="Shorten the prompt or max_tokens, or allow a larger KV cache.",
-            )
+            raise self._out(needed, self._budget)
         generous = min(self.capacity, max(_FIRST_STEP, self._reserved + self._reserved // 2, needed))
-        try:
-            self._program.reserve_pages(generous)
-        except InsufficientMemory:
-            if generous == needed:
+        for wanted in (generous, needed):  # the spare pages are only there to grow less often
+            try:
+                self._program.reserve_pages(wanted, self._group)
+                self._reserved = wanted
+                return
+            except InsufficientMemory as error:
+                available = error.available
+        raise self._out(needed, available)
+
+    def _out(self, pages: int, available: int) -> OutOfPages:
+        error = OutOfPages(
+            f"the KV cache ({pages} pages of {self._program.page_tokens} tokens)",
+            needed=pages * self._program.page_bytes[self._group],
+            available=available,
+            hint="Shorten the prompt or max_tokens, or allow a larger KV cache.",
+        )
+        error.group = self._group
+        return error
+
+
+class SequencePages:
+    """The pages of one sequence: by cache group a list of ids in order of position; ``ABSENT`` is none."""
+
+    def __init__(self, pool: PagePool) -> None:
+        self.pool = pool
+        self.tables: list[list[int]] = [[] for _ in pool.windows]
+        self._seen = [0] * len(pool.windows)  # first page that a window still sees
+
+    def reserve(self, length: int) -> None:
+        """Hold pages for ``length`` positions. Raises ``OutOfPages``; what was got is kept."""
+        needed = -(-length // self.pool.page_tokens)
+        for group, table in enumerate(self.tables):
+            while len(table) < needed:
+                table.append(self.pool.allocate(group))
+
+    def share(self, pages: tuple[int, ...]) -> None:
+        """Append one page of each group that someone else holds as well."""
+        for group, page in enumerate(pages):
+            if page != ABSENT:
+                self.pool.retain(group, page)
+            self.tables[group].append(page)
+
+    def truncate(self, length: int) -> None:
+        """Keep the pages of the first ``length`` positions."""
+        keep = -(-length // self.pool.page_tokens)
+        for group, table in enumerate(self.tables):
+            while len(table) > keep:
+                if (page := table.pop()) != ABSENT:
+                    self.pool.release(group, page)
+            self._seen[group] = min(self._seen[group], keep)
+
+    def leave_behind(self, length: int) -> None:
+        """Release what no token from position ``length`` on sees any more."""
+        for group, window in enumerate(self.pool.windows):
+            if window:
+                table, first = self.tables[group], max(0, length - window + 1) // self.pool.page_tokens
+                for index in range(self._seen[group], min(first, len(table))):
+                    if table[index] != ABSENT:
+                        self.pool.release(group, table[index])
+                        table[index] = ABSENT
+                self._seen[group] = max(self._seen[group], min(first, len(table)))
+
+    def fork(self, length: int) -> SequencePages:
+        """A second owner of the first ``length`` positions: full pages are shared, the last one is copied.
+
+        Raises ``OutOfPages``, and holds nothing then.
+        """
+        other = SequencePages(self.pool)
+        full, rest = divmod(length, self.pool.page_tokens)
+        for index in range(full):
+            other.share(tuple(table[index] for table in self.tables))
+        if rest:
+            try:
+                for group, table in enumerate(self.tables):
+                    other.tables[group].append(self.pool.allocate(group))
+                    self.pool.program.copy_page(group, table[full], other.tables[group][full])
+            except OutOfPages:
+                other.truncate(0)
                 raise
-            generous = needed  # the spare pages were only there to grow less often
-            self._program.reserve_pages(needed)
-        self._reserved = generous
+        other._seen = list(self._seen)
+        return other
+
+
+def _windows(program: Program) -> list[int]:
+    """Positions that each cache group sees, 0 = all of them."""
+    return [group.window or 0 for group in program.graph.caches]
+
+
+def _capacities(program: Program, windows: list[int], budget: int) -> list[int]:
+    """Pages of each group within ``budget`` bytes.
+
+    Storage cannot move between groups, so the budget is divided at the start by what a sequence of the whole
+    context holds; a window group gets at least half of what a full one has, for sequences that are not long.
+    """
+    if not any(program.page_bytes):
+        return [2**31 - 1] * len(windows)
+    whole = -(-program.graph.context_length // program.page_tokens)
+    needs = [
+        min(whole, max(whole // 2, (window + program.max_batch_tokens) // program.page_tokens + 2))
+        if window and not all(windows)
+        else whole
+        for window in windows
+    ]
+    one = _bytes(needs, program.page_bytes)
+    return [budget * need // one for need in needs]
+
+
+def _bytes(pages: tuple[int, ...] | list[int], sizes: tuple[int, ...]) -> int:
+    return sum(count * size for count, size in zip(pages, sizes, strict=True))

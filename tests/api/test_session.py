@@ -145,15 +145,15 @@ def test_what_does_not_fit_is_refused_before_a_tensor_is_read(manifest: ModelMan
 
 def test_the_kv_budget_follows_the_memory_that_is_left(manifest: ModelManifest, monkeypatch) -> None:
     roomy = ModelSession.load(manifest)
-    page = roomy.decoder.program.page_bytes
-    assert roomy.decoder.pool.capacity == -(-1024 // 32), "the whole context fits"
+    (page,) = roomy.decoder.program.page_bytes
+    assert roomy.decoder.pool.capacity == (-(-1024 // 32),), "the whole context fits"
     with pytest.raises(InsufficientMemory) as caught:
         monkeypatch.setattr(loading, "available_memory", lambda: 0)
         ModelSession.load(manifest)
     monkeypatch.setattr(loading, "available_memory", lambda: caught.value.needed + 2 * page)
     tight = ModelSession.load(manifest)
-    assert 1 <= tight.decoder.pool.capacity < roomy.decoder.pool.capacity
-    long = [1] * ((tight.decoder.pool.capacity + 1) * 32)
+    assert 1 <= tight.decoder.pool.capacity[0] < roomy.decoder.pool.capacity[0]
+    long = [1] * ((tight.decoder.pool.capacity[0] + 1) * 32)
     with pytest.raises(InsufficientMemory):
         prepare(tight, TextRequest(prompt=long))
     assert answer(tight) == answer(roomy)

@@ -12,7 +12,7 @@ import pytest
 from rase.backends.base import GENERATED, PROMPT, Batch, Program
 from rase.errors import BackendError, ContextLengthExceeded, InvalidRequest
 from tests.support.programs import assert_close, assert_same_bits, decode_each, run_chunks
-from tests.support.tiny import TINY_LLAMA, TINY_QWEN3, WIDE_LLAMA, WIDE_QWEN3, Tiny
+from tests.support.tiny import TINY_LLAMA, TINY_QWEN3, WIDE_LLAMA, WIDE_QWEN3, Mixed, Tiny
 
 MODELS = {
     "llama F32": TINY_LLAMA,
@@ -81,7 +81,7 @@ class ProgramContract:
                         ids=np.array([c[-1], d[-1], *a, *b], np.int32),
                         positions=np.array([[32, 63, *range(40), *range(7)]], np.int32),
                         sequences=np.array([2, 3] + [0] * 40 + [1] * 7, np.int32),
-                        page_tables=np.array(list(tables.values()), np.int32),
+                        page_tables=np.array([list(tables.values())], np.int32),
                         roles=np.array([GENERATED] * 2 + [PROMPT] * 47, np.uint8),
                         logits_rows=np.arange(49, dtype=np.int32),
                     )
@@ -147,10 +147,39 @@ class ProgramContract:
             run_chunks(program, ids[:64])
             program.reserve_pages(200)
             program.reserve_pages(3)  # never shrinks
-            assert program.reserved_pages == 200
+            assert program.reserved_pages == (200,)
             self.same(
                 run_chunks(program, ids[64:], pages=[0, 1, 199], start=64), expected[64:], "after growth"
             )
+
+    def test_each_cache_group_has_its_own_pages(self):
+        """A full and a window layer: other page ids in each, and pages that the window has left are gone."""
+        tiny = TINY_LLAMA.but(window=40)
+        ids = tiny.ids(150)
+        with self.compile(Mixed(tiny)) as program:
+            assert len(program.page_bytes) == 2
+            expected = run_chunks(program, ids)
+            tables = np.array([[[9, 3, 7, 1, 5]], [[2, 6, 0, 4, 8]]], np.int32)
+            rows = []
+            for start, end in ((0, 60), (60, 149), (149, 150)):
+                step = Batch.of(ids[start:end], start, range(5), PROMPT, range(end - start), groups=2)
+                step.page_tables = tables
+                if start:
+                    step.page_tables[0, 0, : (start - 39) // 32] = -1
+                rows.append(program.run(step))
+            self.same(np.concatenate(rows), expected, "two groups")
+
+    def test_a_copied_page_holds_the_same(self):
+        tiny = TINY_LLAMA.but(window=40)
+        ids, tail = tiny.ids(50), tiny.ids(20, 3)
+        with self.compile(Mixed(tiny)) as program:
+            expected = run_chunks(program, ids + tail)
+            run_chunks(program, ids, pages=[4, 5])
+            for group in (0, 1):
+                program.copy_page(group, 5, 6)
+            run_chunks(program, tiny.ids(14, 9), pages=[4, 5], start=50)
+            found = run_chunks(program, tail, pages=[4, 6, 7], start=50)
+            self.same(found, expected[50:], "after a copy")
 
     # What is refused, and that nothing happens then
 
@@ -160,8 +189,8 @@ class ProgramContract:
             ({"ids": [5, -1]}, InvalidRequest),
             ({"ids": [5, 10**6]}, InvalidRequest),
             ({"positions": [[1023, 1024]]}, ContextLengthExceeded),
-            ({"page_tables": [[64]]}, BackendError),
-            ({"page_tables": [[-1]]}, BackendError),
+            ({"page_tables": [[[64]]]}, BackendError),
+            ({"page_tables": [[[-1]]]}, BackendError),
             ({"sequences": [0, 1]}, BackendError),
             ({"logits_rows": [2]}, BackendError),
         ],
@@ -174,7 +203,7 @@ class ProgramContract:
             for name, value in change.items():
                 setattr(batch, name, np.asarray(value, getattr(batch, name).dtype))
             if name == "positions":
-                batch.page_tables = np.arange(33, dtype=np.int32).reshape(1, -1)
+                batch.page_tables = np.arange(33, dtype=np.int32).reshape(1, 1, -1)
             with pytest.raises(error):
                 program.run(batch)
             self.same(run_chunks(program, ids[19:], start=19, role=PROMPT), expected[19:], "after a refusal")

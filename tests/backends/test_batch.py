@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rase.backends.base import GENERATED, PROMPT, Batch, CompileOptions
-from rase.backends.check import furthest_look_back
+from rase.backends.check import windows
 from rase.errors import BackendError, ContextLengthExceeded, InvalidRequest, InvalidSetting
 from rase.graph.ops import CacheGroup
 from tests.support.tiny import TINY_LLAMA
@@ -18,7 +18,9 @@ WINDOW = TINY_LLAMA.but(window=40).graph()
 
 
 def program(graph=FULL):
-    return SimpleNamespace(graph=graph, page_tokens=32, reserved_pages=8, max_batch_tokens=64)
+    return SimpleNamespace(
+        graph=graph, page_tokens=32, reserved_pages=(8,) * len(graph.caches), max_batch_tokens=64
+    )
 
 
 def batch(positions, sequences=None, roles=None, tables=((0, 1, 2, 3),), rows=(0,)):
@@ -27,7 +29,7 @@ def batch(positions, sequences=None, roles=None, tables=((0, 1, 2, 3),), rows=(0
         ids=np.arange(n, dtype=np.int32),
         positions=np.array([positions], np.int32),
         sequences=np.array(sequences or [0] * n, np.int32),
-        page_tables=np.array(tables, np.int32),
+        page_tables=np.array([tables], np.int32),
         roles=np.array(roles or [PROMPT] * n, np.uint8),
         logits_rows=np.array(rows, np.int32),
     )
@@ -115,14 +117,22 @@ def test_a_window_needs_only_the_pages_that_it_sees():
             batch(positions, tables=tables).check(program(WINDOW))
 
 
-def test_the_widest_cache_group_decides_how_far_back_a_token_sees():
-    full, window, state = (
-        CacheGroup("full", 1, 1, 4),
-        CacheGroup("window", 1, 1, 4, 9),
-        CacheGroup("state", 1, 1, 4),
-    )
-    for caches, expected in (((window, full), None), ((window, state), 9), ((state,), 1)):
-        assert furthest_look_back(SimpleNamespace(caches=caches)) == expected
+def test_each_cache_group_has_its_own_rules():
+    """A window group may have lost pages that a full group keeps; ids of different groups may be the same."""
+    both = (CacheGroup("full", 1, 1, 4), CacheGroup("window", 1, 1, 4, 40))
+    assert windows(SimpleNamespace(caches=both)) == [0, 40]
+    two = program(SimpleNamespace(caches=both, vocab_size=101, context_length=1024))
+    tables = np.array([[[0, 1, 2, 3]], [[-1, 1, 2, 3]]], np.int32)
+    for positions in ([72], [72, 73]):
+        step = batch(positions)
+        step.page_tables = tables
+        step.check(two)
+        step.page_tables = tables[::-1].copy()
+        with pytest.raises(BackendError, match="missing"):
+            step.check(two)
+        step.page_tables = np.array([[[0, 1, 2, 3]], [[-1, 2, 2, 3]]], np.int32)
+        with pytest.raises(BackendError, match="two places"):
+            step.check(two)
 
 
 @pytest.mark.parametrize(

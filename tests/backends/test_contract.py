@@ -47,10 +47,10 @@ class RoundsByRole(ReferenceProgram):
 
 
 class ForgetsWhenItGrows(ReferenceProgram):
-    def reserve_pages(self, n):
-        if n > self.reserved_pages:
+    def reserve_pages(self, n, group=None):
+        if n > self.reserved_pages[0]:
             self._keys = [keys * 0 for keys in self._keys]
-        super().reserve_pages(n)
+        super().reserve_pages(n, group)
 
 
 class RunsWhenClosed(ReferenceProgram):

@@ -64,10 +64,10 @@ def test_estimate_counts_weights_and_pages():
     # K and V of 32 positions as float64, in 2 layers with 2 heads of 32
     estimate = ReferenceBackend().estimate(tiny.graph(), tiny.source.tensors, CompileOptions())
     with tiny.compile(ReferenceBackend()) as program:
-        assert estimate.page == program.page_bytes == 2 * 8 * 32 * 2 * 2 * 32
+        assert estimate.pages == program.page_bytes == (2 * 8 * 32 * 2 * 2 * 32,)
         assert estimate.weights == sum(array.nbytes for array in program._weights.values())
         stored = sum(array.nbytes for array in program._keys + program._values)
-        assert stored == 64 * program.page_bytes
+        assert stored == 64 * program.page_bytes[0]
     assert estimate.total(33) == estimate.weights + estimate.scratch + 2 * estimate.page
 
 

@@ -83,7 +83,7 @@ from rase.completion import TextRequest, prepare, run
 from rase.engine.config import GenerationConfig
 session = ModelSession.load_file({str(path)!r})
 done = run(session, prepare(session, TextRequest(prompt=[1] * 10, config=GenerationConfig(max_tokens=3))))
-print(done.completion_tokens, session.decoder.program.page_bytes)
+print(done.completion_tokens, sum(session.decoder.program.page_bytes))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False

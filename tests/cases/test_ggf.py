@@ -223,7 +223,7 @@ def first_tokens(path: Path, backend: str) -> list[int]:
         graph = models.build(file.metadata, file.tensors)
         program = backend_named(backend).compile(graph, HashedTensors(file), CompileOptions(threads=1))
     try:
-        decoder = ProgramDecoder(program, PagePool(program, 64 * program.page_bytes))
+        decoder = ProgramDecoder(program, PagePool(program, 64 * sum(program.page_bytes)))
         with np.errstate(all="ignore"):
             return generate(decoder, PROMPT, GenerationConfig(max_tokens=4, temperature=0.0)).tokens
     finally:

@@ -28,21 +28,25 @@ class Recorder(Program):
     def __init__(self, max_batch_tokens: int = 64, page_bytes: int = 10) -> None:
         full = SimpleNamespace(kind="full", window=None)
         self.graph = SimpleNamespace(vocab_size=VOCAB, context_length=CONTEXT, caches=(full,))
-        self.max_batch_tokens, self.page_bytes = max_batch_tokens, page_bytes
+        self.max_batch_tokens, self.page_bytes = max_batch_tokens, (page_bytes,)
+        self.reserved_pages = (0,)
         self.numerics_class = "recorder"
         self.store = np.zeros((0, self.page_tokens), np.int64)
         self.batches: list[Batch] = []
         self.fail: BaseException | None = None
 
-    def reserve_pages(self, n: int) -> None:
+    def reserve_pages(self, n: int, group: int | None = None) -> None:
         more = np.full((max(0, n - len(self.store)), self.page_tokens), -1000, np.int64)
         self.store = np.concatenate([self.store, more])
-        self.reserved_pages = len(self.store)
+        self.reserved_pages = (len(self.store),)
+
+    def copy_page(self, group: int, source: int, target: int) -> None:
+        self.store[target] = self.store[source]
 
     def run(self, batch: Batch) -> np.ndarray:
         batch.check(self)
         self.batches.append(batch)
-        table, out = batch.page_tables[0], []
+        table, out = batch.page_tables[0, 0], []
         for id, position in zip(batch.ids, batch.positions[0], strict=True):
             self.store[table[position // 32], position % 32] = id
         if self.fail is not None:
@@ -70,7 +74,7 @@ def test_prefill_in_chunks_is_one_prompt(n, chunk):
     program, pool, decoder = make(chunk)
     ids = [(7 * i + 3) % VOCAB for i in range(n)]
     assert decoder.prefill(ids).argmax() == sum(ids) % VOCAB
-    assert decoder.length == n and pool.in_use == -(-n // 32)
+    assert decoder.length == n and pool.in_use == (-(-n // 32),)
     assert np.concatenate([batch.ids for batch in program.batches]).tolist() == ids
     assert np.concatenate([batch.positions[0] for batch in program.batches]).tolist() == list(range(n))
     assert all((batch.roles == PROMPT).all() for batch in program.batches)
@@ -85,7 +89,7 @@ def test_decode_appends_with_the_generated_role():
         logits = decoder.decode(i % 5)
         assert logits.argmax() == (3 + sum(k % 5 for k in range(i + 1))) % VOCAB
         assert (program.batches[-1].roles == GENERATED).all()
-    assert decoder.length == 102 and pool.in_use == 4
+    assert decoder.length == 102 and pool.in_use == (4,)
 
 
 def test_logits_do_not_change_with_later_calls():
@@ -101,7 +105,7 @@ def test_a_new_prefill_forgets_the_old_sequence():
     _, pool, decoder = make()
     decoder.prefill([9] * 200)
     assert decoder.prefill([1, 2]).argmax() == 3
-    assert decoder.length == 2 and pool.in_use == 1
+    assert decoder.length == 2 and pool.in_use == (1,)
 
 
 def test_truncate_keeps_the_prefix_and_frees_the_rest():
@@ -109,17 +113,17 @@ def test_truncate_keeps_the_prefix_and_frees_the_rest():
     decoder.prefill([1] * 40)
     for _ in range(60):
         decoder.decode(2)
-    assert pool.in_use == 4
+    assert pool.in_use == (4,)
     decoder.truncate(40)
-    assert decoder.length == 40 and pool.in_use == 2
+    assert decoder.length == 40 and pool.in_use == (2,)
     assert decoder.decode(5).argmax() == 45
     decoder.truncate(32)
-    assert pool.in_use == 1 and decoder.decode(1).argmax() == 33
+    assert pool.in_use == (1,) and decoder.decode(1).argmax() == 33
     for bad in (-1, 34):
         with pytest.raises(ValueError, match="truncate"):
             decoder.truncate(bad)
     decoder.close()
-    assert pool.in_use == 0
+    assert pool.in_use == (0,)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +184,7 @@ def test_an_error_in_prefill_leaves_it_empty_and_usable():
     program.fail = Boom()
     with pytest.raises(Boom):
         decoder.prefill([3] * 50)
-    assert decoder.length == 0 and pool.in_use == 0
+    assert decoder.length == 0 and pool.in_use == (0,)
     program.fail = None
     assert decoder.prefill([1, 2]).argmax() == 3
 
@@ -191,7 +195,7 @@ def test_an_error_in_decode_leaves_it_as_it_was():
     program.fail = Boom()
     with pytest.raises(Boom):
         decoder.decode(9)
-    assert decoder.length == 32 and pool.in_use == 1
+    assert decoder.length == 32 and pool.in_use == (1,)
     program.fail = None
     assert decoder.decode(2).argmax() == 34
 
@@ -200,7 +204,7 @@ def test_running_out_of_pages_in_prefill_and_in_decode():
     _, pool, decoder = make(budget=30)
     with pytest.raises(InsufficientMemory):
         decoder.prefill([1] * 97)
-    assert pool.in_use == 0
+    assert pool.in_use == (0,)
     decoder.prefill([1] * 96)
     with pytest.raises(InsufficientMemory):
         decoder.decode(1)
@@ -215,7 +219,7 @@ def test_cancel_is_asked_before_every_chunk(allowed):
     decoder.cancelled = lambda: asked.append(1) or len(asked) > allowed
     with pytest.raises(Cancelled):
         decoder.prefill([1] * 50)
-    assert len(program.batches) == allowed and pool.in_use == 0 and decoder.length == 0
+    assert len(program.batches) == allowed and pool.in_use == (0,) and decoder.length == 0
 
 
 def test_generate_hands_its_hook_to_the_decoder():
@@ -229,7 +233,7 @@ def test_generate_hands_its_hook_to_the_decoder():
 @pytest.mark.parametrize("tiny", [TINY_LLAMA, TINY_QWEN3], ids=["llama", "qwen3"])
 def test_a_real_program_gives_the_logits_of_the_oracle_whatever_came_before(tiny):
     with tiny.compile(ReferenceBackend()) as program:
-        decoder = ProgramDecoder(program, PagePool(program, 64 * program.page_bytes), chunk=9)
+        decoder = ProgramDecoder(program, PagePool(program, 64 * sum(program.page_bytes)), chunk=9)
         ids, answer = tiny.ids(40), [5, 3, 8]
         whole = tiny.oracle([*ids, *answer])
         for before in ([], tiny.ids(70, seed=1), ids[:10]):  # what ran before must not show

@@ -29,13 +29,14 @@ def run_chunks(
     start: int = 0,
 ) -> np.ndarray:
     """Logits (len(ids), vocab_size) of all ids, run in chunks of the given sizes (all at once by default)."""
+    groups = len(program.page_bytes)
     if pages is None:
         pages = range(-(-(start + len(ids)) // program.page_tokens))
     rows = []
     done = 0
     for size in chunks or [len(ids)]:
         part = list(ids[done : done + size])
-        rows.append(program.run(Batch.of(part, start + done, pages, role, range(len(part)))))
+        rows.append(program.run(Batch.of(part, start + done, pages, role, range(len(part)), groups)))
         done += size
     if done != len(ids):
         raise ValueError(f"chunks cover {done} of {len(ids)} ids")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from rase.backends.base import Backend, CompileOptions, Program
-from rase.graph.ops import Graph
+from rase.graph.ops import Attention, Causal, Graph
 from rase.models import build
 from tests.support.gguf_build import random_blocks
 from tests.support.oracle import oracle_logits
@@ -132,6 +132,29 @@ class Tiny:
     def ids(self, n: int, seed: int = 7) -> list[int]:
         """n random token ids."""
         return np.random.default_rng(seed).integers(0, self.vocab, n).tolist()
+
+
+class Mixed(Tiny):
+    """A tiny model with a window whose last layer sees everything: two cache groups."""
+
+    def __init__(self, tiny: Tiny) -> None:
+        super().__init__(**{field.name: getattr(tiny, field.name) for field in fields(tiny)})
+
+    def graph(self, **arguments: Any) -> Graph:
+        graph = super().graph(**arguments)
+        (window,) = graph.caches
+        groups = (
+            replace(window, n_layers=window.n_layers - 1),
+            replace(window, kind="full", n_layers=1, window=None),
+        )
+        last = window.n_layers - 1
+        ops = tuple(
+            replace(op, cache=1, layer=0, mask=Causal())
+            if isinstance(op, Attention) and op.layer == last
+            else op
+            for op in graph.ops
+        )
+        return replace(graph, ops=ops, caches=groups)
 
 
 TINY_LLAMA = Tiny()
