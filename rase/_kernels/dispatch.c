@@ -3,10 +3,17 @@
 
 #if defined(__x86_64__) || defined(_M_X64)
 #define RASE_X86 1
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 typedef struct {
+    const char *name;
     const rase_kernels *kernels;
+    const rase_tiles *tiles;
     const char *(*missing)(void);
 } variant;
 
@@ -32,17 +39,38 @@ static const char *avx512_missing(void) {
     if (!__builtin_cpu_supports("avx512vnni")) return "AVX512_VNNI";
     return NULL;
 }
+
+/* Tiles need the operating system's permission, once per process; whoever refuses it (a container, a small signal stack) only
+ * costs speed. */
+static const char *amx_missing(void) {
+    const char *missing = avx512_missing();
+    if (missing) return missing;
+    if (!__builtin_cpu_supports("avx512bf16")) return "AVX512_BF16";
+#if defined(__linux__)
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    static int permission = -1;                           /* -1: not asked yet */
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 24 & 1) || !(d >> 22 & 1)) return "AMX with bf16";
+    if (permission < 0) permission = syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+    return permission ? NULL : "the operating system's permission to use AMX";
+#else
+    return "an operating system on which rase knows how to ask for AMX";
+#endif
+}
 #endif
 
 /* Weakest first: the last one without a missing feature is the default. */
 static const variant variants[] = {
-    {&rase_kernels_scalar, nothing_missing},
+    {"scalar", &rase_kernels_scalar, NULL, nothing_missing},
 #ifdef RASE_X86
-    {&rase_kernels_avx2, avx2_missing},
-    {&rase_kernels_avx512, avx512_missing},
+    {"avx2", &rase_kernels_avx2, NULL, avx2_missing},
+    {"avx512", &rase_kernels_avx512, NULL, avx512_missing},
+    {"amx", &rase_kernels_avx512, &rase_tiles_amx, amx_missing},
 #endif
 };
 
 int rase_variant_count(void) { return (int)(sizeof variants / sizeof variants[0]); }
+const char *rase_variant_name(int index) { return variants[index].name; }
+const rase_tiles *rase_variant_tiles(int index) { return variants[index].tiles; }
 const rase_kernels *rase_variant(int index) { return variants[index].kernels; }
 const char *rase_variant_missing(int index) { return variants[index].missing(); }

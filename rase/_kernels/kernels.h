@@ -14,7 +14,7 @@
 enum { RASE_PAGE_TOKENS = 32, RASE_CHUNK = 256, RASE_MAX_FORMAT = 64 };
 
 /* What a format multiplies with: float32, or two int8 halves in blocks of 32 (legacy formats) or 256 (K-quants). */
-enum { RASE_ACT_F32 = 0, RASE_ACT_Q16_32 = 1, RASE_ACT_Q16_256 = 2, RASE_HALF = 254, RASE_ACT_KINDS = 3 };
+enum { RASE_ACT_F32 = 0, RASE_ACT_Q16_32 = 1, RASE_ACT_Q16_256 = 2, RASE_HALF = 254 };
 
 /* Activations of `m` rows of depth `cols`; only the members of one kind are used.
  *
@@ -69,7 +69,6 @@ typedef struct {
 } rase_attention_task;
 
 typedef struct {
-    const char *name;
     int rows_per_group; /* R */
     const rase_format *formats[RASE_MAX_FORMAT]; /* by ggml type number; NULL where unsupported */
 
@@ -101,6 +100,26 @@ typedef struct {
     uint8_t (*read_burst)(const uint8_t *data, int64_t n);
 } rase_kernels;
 
+/* Prompt tokens in bf16 tiles (ops/tiles.h), for variants whose processor has them and whose groups have 16 rows. */
+typedef struct {
+    void (*begin)(void); /* on a thread before its first tile, and `end` after its last */
+    void (*end)(void);
+    /* Row number `row` of the left side, x (cols,), to its place among tiles of 16 rows x 32 depths. */
+    void (*left)(const float *x, int64_t cols, int64_t row, uint8_t *tiles);
+    /* Depths [k0, k1) of a packed group to the right side; k0 a multiple of 256. Tails are filled with zeros. */
+    void (*right)(const rase_format *format, const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, uint8_t *tiles);
+    /* out[i * out_stride + 16 g + lane] = left row i . right row (g, lane) for i < m, g < n_groups; steps [first, first +
+     * steps) of `all_steps` in one call, in ascending order. `right` holds these steps of each group; `sums` keeps what
+     * earlier steps gave: RASE_TILE_SUMS(m, n_groups) floats. */
+    void (*multiply)(const uint8_t *left, int64_t all_steps, int64_t first, int64_t steps, int64_t m, const uint8_t *right,
+                     int64_t n_groups, float *sums, float *out, int64_t out_stride);
+} rase_tiles;
+
+enum { RASE_TILE_BYTES = 1024 };
+#define RASE_TILES_LEFT(m, cols) (((m) + 15) / 16 * (((cols) + 31) / 32) * RASE_TILE_BYTES) /* bytes */
+#define RASE_TILE_SUMS(m, n_groups) (((m) + 31) / 32 * (((n_groups) + 1) / 2) * 1024)
+
+extern const rase_tiles rase_tiles_amx;
 extern const rase_kernels rase_kernels_scalar, rase_kernels_avx2, rase_kernels_avx512;
 
 #endif

@@ -8,7 +8,9 @@ cdef extern from "kernels.h" nogil:
         RASE_ACT_F32
         RASE_ACT_Q16_32
         RASE_ACT_Q16_256
-        RASE_ACT_KINDS
+        RASE_TILE_BYTES
+    int64_t RASE_TILES_LEFT(int64_t m, int64_t cols)
+    int64_t RASE_TILE_SUMS(int64_t m, int64_t n_groups)
 
     ctypedef struct rase_act:
         const float *f32
@@ -46,7 +48,6 @@ cdef extern from "kernels.h" nogil:
         float *scratch
 
     ctypedef struct rase_kernels:
-        const char *name
         int rows_per_group
         const rase_format **formats
         void (*quantize_32)(const float *, int64_t, int8_t *, float *, int32_t *, float *) noexcept nogil
@@ -66,6 +67,16 @@ cdef extern from "kernels.h" nogil:
         float (*fma_burst)(int64_t, int64_t *) noexcept nogil
         uint8_t (*read_burst)(const uint8_t *, int64_t) noexcept nogil
 
+    ctypedef struct rase_tiles:
+        void (*begin)() noexcept nogil
+        void (*end)() noexcept nogil
+        void (*left)(const float *, int64_t, int64_t, uint8_t *) noexcept nogil
+        void (*right)(const rase_format *, const uint8_t *, int64_t, int64_t, int64_t, uint8_t *) noexcept nogil
+        void (*multiply)(const uint8_t *, int64_t, int64_t, int64_t, int64_t, const uint8_t *, int64_t, float *, float *,
+                         int64_t) noexcept nogil
+
 cdef class Variant:
+    cdef int index
     cdef const rase_kernels *table
+    cdef const rase_tiles *tiles        # NULL without bf16 tiles
     cdef const rase_format *format(self, int format_id) except NULL

@@ -5,12 +5,14 @@ A running model never comes through here: `program.pyx` takes a variant's C tabl
 """
 
 from cython.parallel cimport prange
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 
 cdef extern from "dispatch.h" nogil:
     int rase_variant_count()
+    const char *rase_variant_name(int index)
     const rase_kernels *rase_variant(int index)
+    const rase_tiles *rase_variant_tiles(int index)
     const char *rase_variant_missing(int index)
 
 cdef extern from "fpenv.h" nogil:
@@ -37,8 +39,12 @@ def variants():
     cdef const char *missing
     for index in range(rase_variant_count()):
         missing = rase_variant_missing(index)
-        found.append((rase_variant(index).name.decode(), None if missing == NULL else missing.decode()))
+        found.append((rase_variant_name(index).decode(), None if missing == NULL else missing.decode()))
     return found
+
+
+cdef uintptr_t _aligned(uint8_t[::1] memory) noexcept:
+    return (<uintptr_t>&memory[0] + 63) & ~<uintptr_t>63
 
 
 cdef class Variant:
@@ -49,18 +55,23 @@ cdef class Variant:
             if known == name:
                 if missing is not None:
                     raise ValueError(f"{name} needs {missing}")
-                self.table = rase_variant(index)
+                self.index, self.table, self.tiles = index, rase_variant(index), rase_variant_tiles(index)
                 return
         raise ValueError(f"no variant {name}")
 
     @property
     def name(self):
-        return self.table.name.decode()
+        return rase_variant_name(self.index).decode()
 
     @property
     def rows_per_group(self):
         """R: rows of a matrix that are interleaved into one packed group."""
         return self.table.rows_per_group
+
+    @property
+    def has_tiles(self):
+        """Whether prompt tokens can be multiplied in bf16 tiles."""
+        return self.tiles != NULL
 
     cdef const rase_format *format(self, int format_id) except NULL:
         cdef const rase_format *found = NULL
@@ -166,6 +177,36 @@ cdef class Variant:
                 or out.shape[0] != a.shape[0] or out.shape[1] != panel.shape[1]):
             raise ValueError("sizes do not fit")
         self.table.gemm_f32(&panel[0, 0], panel.shape[0], &a[0, 0], a.shape[1], a.shape[0], &out[0, 0], out.shape[1])
+
+    def tiles_linear(self, int format_id, const uint8_t[::1] packed, int64_t rows, const float[:, ::1] x,
+                     float[:, ::1] out, int64_t steps, int64_t block):
+        """out (m, groups * 16) = x (m, cols) times the packed matrix in bf16 tiles: ``steps`` of 32 depths (a multiple of 8) and
+        ``block`` groups at a time. For tests; program.pyx has the loop that models run."""
+        cdef const rase_format *fmt = self.format(format_id)
+        cdef int64_t m = x.shape[0], cols = x.shape[1], groups = (rows + 15) // 16, total = (cols + 31) // 32
+        cdef int64_t i, j, g, n, part, s, count
+        if self.tiles == NULL or steps < 8 or steps % 8 or block < 1 or out.shape[0] != m or out.shape[1] < groups * 16:
+            raise ValueError("no tiles, or sizes do not fit")
+        left, right = bytearray(RASE_TILES_LEFT(m, cols) + 64), bytearray(block * steps * RASE_TILE_BYTES + 64)
+        sums = bytearray(4 * RASE_TILE_SUMS(m, block) + 64)
+        cdef uint8_t *a = <uint8_t *>_aligned(left)
+        cdef uint8_t *b = <uint8_t *>_aligned(right)
+        cdef float *c = <float *>_aligned(sums)
+        with nogil:
+            self.tiles.begin()
+            for i in range(m):
+                self.tiles.left(&x[i, 0], cols, i, a)
+            for j in range((groups + block - 1) // block):
+                g = j * block
+                n = min(block, groups - g)
+                for part in range((total + steps - 1) // steps):
+                    s = part * steps
+                    count = min(steps, total - s)
+                    for i in range(n):
+                        self.tiles.right(fmt, &packed[0] + (g + i) * fmt.group_bytes(cols), cols, 32 * s,
+                                         min(cols, 32 * (s + count)), b + i * count * RASE_TILE_BYTES)
+                    self.tiles.multiply(a, total, s, count, m, b, n, c, &out[0, 16 * g], out.shape[1])
+            self.tiles.end()
 
     def rms_norm(self, const float[::1] x, const float[::1] weight, float eps, float[::1] out):
         if x.shape[0] % weight.shape[0] or out.shape[0] != x.shape[0]:

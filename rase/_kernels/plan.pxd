@@ -1,7 +1,7 @@
 # A compiled model as program.pyx walks it: steps, phases, buffers, pages. plan.pyx builds it.
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t
 
-from rase._kernels.kernels cimport Variant, rase_format, rase_kernels
+from rase._kernels.kernels cimport Variant, rase_format, rase_kernels, rase_tiles
 
 cdef extern from "tickets.h" nogil:
     ctypedef struct rase_tickets:
@@ -16,6 +16,9 @@ cdef enum:
     MAX_ROPES = 16
     MAX_CACHES = 16         # cache groups of a graph
     QUERY_BLOCK = 16        # tokens of one attention task: ATT_TOKENS of ops/attention.h
+    ACT_BF16 = 3            # the left side of bf16 tiles, beside the RASE_ACT_* of kernels.h
+    TILE_GROUPS = 8         # groups and depth steps of one block of bf16 tiles: 256 KiB of the second-level cache, so that
+    TILE_STEPS = 32         # the activations pass once for 128 rows of weights
 
 cdef enum Kind:
     EMBED, NORM, QUANTIZE, LINEAR, BIAS, ROTATE, SILU, SILU_MUL, MUL, ADD, STORE, ATTEND, GATHER, LOGITS
@@ -41,6 +44,7 @@ ctypedef struct Step:
     int cache               # cache group: which page table and which pages
     int64_t k_offset, v_offset  # bytes into a page
     int act                 # index of a quantized activation buffer, -1 for float32
+    int left                # LINEAR: index of the buffer of bf16 tiles for prompt rows, -1 for none
     int rope
     bint neighbour
     float scale
@@ -68,6 +72,7 @@ ctypedef struct Run:        # contiguous tokens of one sequence; block = attenti
 cdef class Plan:
     cdef Variant variant
     cdef const rase_kernels *k
+    cdef const rase_tiles *tiles
     cdef Step *steps
     cdef int n_steps
     cdef Act *acts

@@ -7,7 +7,7 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
-from rase._kernels.kernels cimport Variant
+from rase._kernels.kernels cimport RASE_TILE_BYTES, RASE_TILE_SUMS, Variant
 
 cdef extern from "stdlib.h" nogil:
     int posix_memalign(void **, size_t, size_t)
@@ -21,7 +21,7 @@ cdef class Plan:
     """Steps over preallocated buffers, for at most ``max_rows`` rows and ``workers`` workers."""
 
     def __cinit__(self, Variant variant not None, int64_t max_rows, int workers, int64_t context_pages):
-        self.variant, self.k = variant, variant.table
+        self.variant, self.k, self.tiles = variant, variant.table, variant.tiles
         self.max_rows, self.workers, self.table_pages = max_rows, workers, context_pages
         self.rope_tables = [None] * MAX_ROPES
         self.runs = <Run *>malloc(max_rows * sizeof(Run))
@@ -73,7 +73,7 @@ cdef class Plan:
         memset(step, 0, sizeof(Step))
         step.kind = names[kind]
         step.share = OUTPUT_SPLIT if kind in ("linear", "logits") else HEAD_SPLIT if kind == "attend" else ROW_LOCAL
-        step.act = fields.pop("act", -1)
+        step.act, step.left = fields.pop("act", -1), fields.pop("left", -1)
         step.outputs, step.integer = fields.pop("outputs", False), fields.pop("integer", True)
         step.x, step.y = _address(fields.pop("x", 0)), _address(fields.pop("y", 0))
         step.out = _address(fields.pop("out", 0))
@@ -94,8 +94,12 @@ cdef class Plan:
             step.group_bytes = step.format.group_bytes(step.cols)
         if fields:
             raise TypeError(f"unknown fields {sorted(fields)}")
+        if step.left >= 0 and self.tiles == NULL:
+            raise ValueError(f"{self.variant.name} has no bf16 tiles")
         cdef int64_t need = 0
-        if step.share == OUTPUT_SPLIT:
+        if step.left >= 0:
+            need = TILE_GROUPS * TILE_STEPS * RASE_TILE_BYTES // 4 + RASE_TILE_SUMS(self.max_rows, TILE_GROUPS)
+        elif step.share == OUTPUT_SPLIT:
             need = step.cols * self.k.rows_per_group
         elif step.share == HEAD_SPLIT:
             need = self.k.attention_scratch(step.group, (step.head_dim + 15) // 16 * 16)

@@ -12,10 +12,10 @@ from cython.parallel cimport parallel, threadid
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from rase._kernels.kernels cimport RASE_ACT_Q16_32, RASE_PAGE_TOKENS, rase_act, rase_attention_task
+from rase._kernels.kernels cimport RASE_ACT_Q16_32, RASE_PAGE_TOKENS, RASE_TILE_BYTES, rase_act, rase_attention_task
 from rase._kernels.plan cimport (
-    ADD, ATTEND_NS, BIAS, COUNTERS, EMBED, GATHER, HEAD_SPLIT, LINEAR_NS, LOGITS, MUL, NORM, OUTPUT_SPLIT, QUANTIZE,
-    QUERY_BLOCK, ROTATE, ROW_LOCAL, SILU, SILU_MUL, STORE, UNPACK_NS, Act, Phase, Plan, Run, Step, rase_nanoseconds,
+    ACT_BF16, ADD, ATTEND_NS, BIAS, COUNTERS, EMBED, GATHER, HEAD_SPLIT, LINEAR_NS, LOGITS, MUL, NORM, OUTPUT_SPLIT, QUANTIZE,
+    QUERY_BLOCK, ROTATE, ROW_LOCAL, SILU, SILU_MUL, STORE, TILE_GROUPS, TILE_STEPS, UNPACK_NS, Act, Phase, Plan, Run, Step, rase_nanoseconds,
     rase_tickets, rase_tickets_finish, rase_tickets_reset, rase_tickets_take, rase_tickets_wait,
 )
 
@@ -85,10 +85,13 @@ cdef class Walker(Plan):
     cdef void work(self, int worker, int workers) noexcept nogil:
         """What every worker does: for each phase, take units until none is left, then wait until all are done."""
         cdef uint64_t state = rase_fp_enter()
+        cdef bint tiles = self.tiles != NULL and self.n_generated < self.n_tokens
         cdef Phase *phase
         cdef rase_tickets *tickets
         cdef int64_t begin = 0
         cdef int i, unit, units, size, finished
+        if tiles:
+            self.tiles.begin()
         for i in range(self.n_phases):
             phase, tickets = &self.phases[i], &self.tickets[i]
             if self.timed and worker == 0:
@@ -107,6 +110,8 @@ cdef class Walker(Plan):
             rase_tickets_wait(tickets, units)
             if self.timed and worker == 0 and phase.share != ROW_LOCAL:
                 self.spent[LINEAR_NS if phase.share == OUTPUT_SPLIT else ATTEND_NS] += rase_nanoseconds() - begin
+        if tiles:
+            self.tiles.end()
         rase_fp_leave(state)
 
     cdef int unit_size(self, Phase *phase, int workers) noexcept nogil:
@@ -191,6 +196,10 @@ cdef class Walker(Plan):
     cdef void quantize(self, Step *step, const float *x, int64_t row) noexcept nogil:
         cdef Act *act = &self.acts[step.act]
         cdef int64_t n = act.cols
+        if act.kind == ACT_BF16:
+            if row >= self.n_generated:
+                self.tiles.left(x, n, row - self.n_generated, <uint8_t *>act.q)
+            return
         if not step.integer and row >= self.n_generated:
             return
         if act.kind == RASE_ACT_Q16_32:
@@ -219,12 +228,13 @@ cdef class Walker(Plan):
 
     cdef void linear(self, Step *step, int worker, int64_t first, int64_t last) noexcept nogil:
         """Packed groups [first, last): generated rows by the format's path, prompt rows by it or the hybrid (R3)."""
-        cdef int64_t r = self.k.rows_per_group, g, begin = 0
+        cdef int64_t r = self.k.rows_per_group, g
         cdef int64_t rows = self.n_outputs if step.outputs else self.n_tokens
         cdef int64_t own = rows if step.integer else self.n_generated
         cdef int64_t out_stride = self.logits_stride if step.kind == LOGITS else step.out_stride
         cdef float *out = self.logits if step.kind == LOGITS else step.out
         cdef float *panel = self.scratch[worker]
+        cdef int64_t begin
         cdef Act *buffer
         cdef rase_act act
         act.f32, act.f32_stride, act.q, act.d, act.dsums, act.sums = step.x, step.x_stride, NULL, NULL, NULL, NULL
@@ -236,15 +246,42 @@ cdef class Walker(Plan):
         if own > 0:
             step.format.dot(step.packed + first * step.group_bytes, last - first, step.cols, &act, 0, own,
                             out + first * r, out_stride)
-        if own < rows:
+        if own < rows and step.left >= 0:
+            self.linear_tiles(step, worker, first, last, rows - own, out + own * out_stride, out_stride)
+        elif own < rows:
             for g in range(first, last):
-                if self.timed and worker == 0:
-                    begin = rase_nanoseconds()
+                begin = self.unpack_begins(worker)
                 step.format.panel(step.packed + g * step.group_bytes, step.cols, 0, step.cols, panel)
-                if self.timed and worker == 0:
-                    self.spent[UNPACK_NS] += rase_nanoseconds() - begin
+                self.unpack_ends(worker, begin)
                 self.k.gemm_f32(panel, step.cols, step.x + own * step.x_stride, step.x_stride, rows - own,
                                 out + own * out_stride + g * r, out_stride)
+
+    cdef inline int64_t unpack_begins(self, int worker) noexcept nogil:
+        return rase_nanoseconds() if self.timed and worker == 0 else 0
+
+    cdef inline void unpack_ends(self, int worker, int64_t begin) noexcept nogil:
+        if self.timed and worker == 0:
+            self.spent[UNPACK_NS] += rase_nanoseconds() - begin
+
+    cdef void linear_tiles(self, Step *step, int worker, int64_t first, int64_t last, int64_t m, float *out,
+                           int64_t out_stride) noexcept nogil:
+        """The m prompt rows by bf16 tiles: blocks of groups, and of depth within them, unpacked once for all rows."""
+        cdef int64_t total = (step.cols + 31) // 32, block, part, g, n, s, count, i, begin
+        cdef const uint8_t *left = <const uint8_t *>self.acts[step.left].q
+        cdef uint8_t *right = <uint8_t *>self.scratch[worker]
+        cdef float *sums = self.scratch[worker] + TILE_GROUPS * TILE_STEPS * RASE_TILE_BYTES // 4
+        for block in range((last - first + TILE_GROUPS - 1) // TILE_GROUPS):
+            g = first + block * TILE_GROUPS
+            n = min(TILE_GROUPS, last - g)
+            for part in range((total + TILE_STEPS - 1) // TILE_STEPS):
+                s = part * TILE_STEPS
+                count = min(TILE_STEPS, total - s)
+                begin = self.unpack_begins(worker)
+                for i in range(n):
+                    self.tiles.right(step.format, step.packed + (g + i) * step.group_bytes, step.cols, 32 * s,
+                                     min(step.cols, 32 * (s + count)), right + i * count * RASE_TILE_BYTES)
+                self.unpack_ends(worker, begin)
+                self.tiles.multiply(left, total, s, count, m, right, n, sums, out + 16 * g, out_stride)
 
     cdef void attend(self, Step *step, int worker, int64_t unit) noexcept nogil:
         """Unit = (block of query tokens of a run, KV head)."""

@@ -16,7 +16,9 @@ from rase.graph.ops import Graph, Rope, Value
 
 __all__ = ["Lowering", "refuse_unknown"]
 
-KINDS = {"f32": 0, "q16_32": 1, "q16_256": 2}
+KINDS = {"f32": 0, "q16_32": 1, "q16_256": 2, "bf16": 3}
+FLOAT32 = 0  # format number
+TILE_BYTES = 1024
 _SPLIT = {"linear": "outputs", "logits": "outputs", "attend": "heads"}  # every other step is split by rows
 
 
@@ -90,13 +92,13 @@ class Lowering:
     """The steps of ``graph`` as ``(kind, fields)``; buffers are slots until ``emit`` gives them addresses.
 
     ``formats`` maps a matrix's name to its format number, ``act_kind`` a format number to 'f32', 'q16_32' or
-    'q16_256'.
+    'q16_256'; ``prompt`` is the arithmetic of prompt tokens (rule R3): 'int8', 'f32' or 'bf16'.
     """
 
     def __init__(
-        self, graph: Graph, formats: Mapping[str, int], act_kind: Any, max_rows: int, integer: bool
+        self, graph: Graph, formats: Mapping[str, int], act_kind: Any, max_rows: int, prompt: str
     ) -> None:
-        self.graph, self.formats, self.act_kind, self.integer = graph, formats, act_kind, integer
+        self.graph, self.formats, self.act_kind, self.prompt = graph, formats, act_kind, prompt
         self.buffers = Buffers(max_rows)
         self.acts: list[tuple[str, int]] = []  # (kind, cols)
         self.ropes: list[Rope] = []
@@ -161,6 +163,10 @@ class Lowering:
             self._quantized[key] = x.id
             self._step("quantize", outputs, integer, x=slot, act=self.acts.index(key), cols=x.dim)
 
+    def _in_tiles(self, format_id: int) -> bool:
+        """Whether prompt tokens meet weights of this format in bf16 tiles: never float32 weights (rule R3)."""
+        return self.prompt == "bf16" and format_id != FLOAT32
+
     def _act(self, kind: str, dim: int) -> int:
         return -1 if kind == "f32" else self.acts.index((kind, dim))
 
@@ -177,10 +183,15 @@ class Lowering:
     def _linear(self, op: ops.Linear) -> None:
         kind = self.act_kind(self.formats[op.weight.name])
         readers = [other for _, other in self._readers[op.x.id] if isinstance(other, ops.Linear)]
-        kinds = [self.act_kind(self.formats[reader.weight.name]) for reader in readers]
-        self._quantize(op.x, kinds, self._slots[op.x.id], False, self.integer)
+        formats = [self.formats[reader.weight.name] for reader in readers]
+        kinds = [self.act_kind(format_id) for format_id in formats]
+        if any(self._in_tiles(format_id) for format_id in formats):
+            kinds.append("bf16")
+        integer = self.prompt == "int8"
+        self._quantize(op.x, kinds, self._slots[op.x.id], False, integer)
+        left = self._act("bf16", op.x.dim) if self._in_tiles(self.formats[op.weight.name]) else -1
         out = self._new(op.out)
-        self._step("linear", integer=self.integer, x=op.x, act=self._act(kind, op.x.dim), out=out,
+        self._step("linear", integer=integer, x=op.x, act=self._act(kind, op.x.dim), left=left, out=out,
                    cols=op.x.dim, rows=op.out.dim, format=self.formats[op.weight.name],
                    packed=op.weight.name)  # fmt: skip
         if op.bias is not None:
@@ -232,6 +243,8 @@ class Lowering:
     def act_bytes(self, kind: str, cols: int) -> tuple[int, int, int, int]:
         """Bytes of q, d, sums and dsums of one activation buffer, as kernels.h lays them out."""
         rows = self.buffers.max_rows
+        if kind == "bf16":  # whole tiles of 16 rows x 32 depths; the other arrays are not used
+            return -(-rows // 16) * -(-cols // 32) * TILE_BYTES, 0, 0, 0
         block, per_sum = (32, 32) if kind == "q16_32" else (256, 16)
         scales = 4 * rows * (cols // block)
         return 2 * rows * cols, scales, 8 * rows * (cols // per_sum), scales

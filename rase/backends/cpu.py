@@ -1,7 +1,8 @@
 """The cpu backend: weights packed for this processor's kernels, one parallel region per pass over a graph.
 
-Numerics (design rules R1 to R8): by default every token takes the integer path; ``prefill="f32"`` multiplies
-prompt tokens in float32. K and V are float16. The bits of a request depend on the numerics class alone.
+Numerics (design rules R1 to R8): generated tokens take the integer path; prompt tokens take bf16 tiles where the
+processor has AMX (``prefill="bf16"``), else the integer path too (``"int8"``); ``"f32"`` multiplies them in float32. K and V
+are float16. The bits of a request depend on the numerics class alone.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class CpuBackend(Backend):
         workers = max(_threads(options))
         attention = (op for op in graph.ops if isinstance(op, ops.Attention))
         heads = max((op.n_heads // op.n_kv_heads for op in attention), default=1)
-        per_worker = 4 * (self.variant.rows_per_group * widest + 2048 * 16 * heads)
+        tiles = (256 << 10) + 1024 * options.max_batch_tokens if self._prompt(options) == "bf16" else 0
+        per_worker = 4 * (self.variant.rows_per_group * widest + 2048 * 16 * heads) + tiles
         return MemoryEstimate(
             weights=sum(self._room(tensors[name]) for name in graph.weights), pages=plan.page_bytes,
             scratch=plan.scratch_bytes + workers * per_worker, page_tokens=PAGE_TOKENS,
@@ -125,14 +127,20 @@ class CpuBackend(Backend):
                 raise UnsupportedFormat(
                     f"tensor '{name}' has format {info.format.name}, for which cpu has no kernel"
                 )
-        if _prefill(options) == "bf16":
-            raise BackendUnavailable(
-                "bf16 prefill needs a processor with AMX and a build that uses it", found=self.variant.name,
-                hint="Unset RASE_PREFILL, or use int8 or f32.",
-            )  # fmt: skip
         formats = {name: info.format.ggml_id for name, info in matrices.items()}
-        integer = _prefill(options) != "f32"
-        return Lowering(graph, formats, self.variant.activation_kind, options.max_batch_tokens, integer)
+        prompt = self._prompt(options)
+        return Lowering(graph, formats, self.variant.activation_kind, options.max_batch_tokens, prompt)
+
+    def _prompt(self, options: CompileOptions) -> str:
+        """The arithmetic of prompt tokens: 'int8', 'f32' or 'bf16' (rules R3 and R5)."""
+        if options.prefill == "bf16" and not self.variant.has_tiles:
+            raise BackendUnavailable(
+                "bf16 prefill needs a processor with AMX, and permission to use it", found=self.variant.name,
+                hint="Unset RASE_PREFILL, or use int8 or f32; unset RASE_ISA if it names another variant.",
+            )  # fmt: skip
+        if options.prefill != "auto":
+            return options.prefill
+        return "bf16" if self.variant.has_tiles and options.numerics == "fast" else "int8"
 
 
 class CpuProgram(Program):
@@ -153,8 +161,7 @@ class CpuProgram(Program):
         self.graph, self.page_bytes, self.one_arithmetic = plan.graph, plan.page_bytes, plan.integer
         self.reserved_pages = (0,) * len(plan.page_bytes)
         self.max_batch_tokens = options.max_batch_tokens
-        prompt = "int8" if plan.integer else "f32"
-        self.numerics_class = f"cpu-{REVISION}/{prompt}/kv-f16"
+        self.numerics_class = f"cpu-{REVISION}/{plan.prompt}/kv-f16"
         self._variant, self.isa = variant, variant.name
         self.threads = threads
         self._padded_vocab = -(-self.graph.vocab_size // 16) * 16
@@ -267,10 +274,6 @@ class _RopeTable:
         cos, sin = np.concatenate([self.cos, cos]), np.concatenate([self.sin, sin])
         walker.set_rope(index, cos, sin)  # first: an interrupt in between costs the work, nothing else
         self.cos, self.sin = cos, sin
-
-
-def _prefill(options: CompileOptions) -> str:
-    return "int8" if options.prefill == "auto" else options.prefill
 
 
 def _threads(options: CompileOptions) -> tuple[int, int]:

@@ -10,7 +10,6 @@
 
 #define RASE_TABLE(NAME)                                                                                  \
     const rase_kernels rase_kernels_##NAME = {                                                            \
-        .name = #NAME,                                                                                    \
         .rows_per_group = RASE_R,                                                                         \
         .formats = RASE_FORMATS,                                                                          \
         .quantize_32 = quantize_32,                                                                       \

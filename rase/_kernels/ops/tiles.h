@@ -1,0 +1,150 @@
+/* Prompt tokens in bf16 tiles (AMX): out = A W^T with activations A (m, cols) and a packed matrix W (rules R1, R3).
+ *
+ * Both sides are rounded to bf16 (nearest even, denormals to zero) and the tile unit sums the products in float32: within a step
+ * of 32 depths in its own fixed order, steps ascending over all of cols; no overflow short of float32's own. Cutting rows, columns
+ * or depth into blocks changes no bit: an output depends on its own row of A and of W only, and a partial sum goes through
+ * memory as the float32 that it is. Tails are zeros: whole tiles always.
+ *
+ * A tile is 1 KiB. Left side (activations): [row tile][step][16 rows][32 depths] bf16. Right side (weights): [group][step][16
+ * pairs of depths][16 rows][2] bf16. Tile registers: 0-3 sums (2 x 2), 4-5 left, 6-7 right. */
+#ifndef RASE_OPS_TILES_H
+#define RASE_OPS_TILES_H
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "../kernels.h"
+
+enum { TILE_BYTES = 1024, TILE_DEPTH = 32, TILE_PANEL = 256 }; /* depths unpacked at once: whole blocks of every format */
+
+/* The compiler knows neither the memory behind these nor their order: all are volatile and clobber memory. */
+#define TILE_LOAD(T, P, STRIDE) \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #T : : "r"(P), "r"((int64_t)(STRIDE)) : "memory")
+#define TILE_STORE(T, P, STRIDE) \
+    __asm__ volatile("tilestored %%tmm" #T ", (%0,%1,1)" : : "r"(P), "r"((int64_t)(STRIDE)) : "memory")
+#define TILE_ZERO(T) __asm__ volatile("tilezero %%tmm" #T : :)
+#define TILE_DOT(C, A, B) __asm__ volatile("tdpbf16ps %%tmm" #B ", %%tmm" #A ", %%tmm" #C : :)
+
+/* Eight tiles of 16 rows of 64 bytes for the calling thread. The operand is the whole 64-byte structure: gcc 12's own intrinsic
+ * names 8 bytes of it, and the stores before it vanish. */
+static void tiles_begin(void) {
+    struct configuration {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } c __attribute__((aligned(64)));
+    memset(&c, 0, sizeof c);
+    c.palette = 1;
+    for (int t = 0; t < 8; t++) c.row_bytes[t] = 64, c.rows[t] = 16;
+    __asm__ volatile("ldtilecfg %0" : : "m"(c));
+}
+
+static void tiles_end(void) { __asm__ volatile("tilerelease" : :); }
+
+static inline __m512i two_bf16(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
+
+static inline __mmask16 first_lanes(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1); }
+
+static void tiles_left(const float *x, int64_t cols, int64_t row, uint8_t *tiles) {
+    uint8_t *out = tiles + row / 16 * ((cols + 31) / 32) * TILE_BYTES + row % 16 * 64;
+    int64_t k = 0;
+    for (; k + TILE_DEPTH <= cols; k += TILE_DEPTH, out += TILE_BYTES)
+        _mm512_store_si512(out, two_bf16(_mm512_loadu_ps(x + k), _mm512_loadu_ps(x + k + 16)));
+    if (k == cols) return;
+    __m512 low = _mm512_maskz_loadu_ps(first_lanes(cols - k), x + k);
+    _mm512_store_si512(out, two_bf16(low, _mm512_maskz_loadu_ps(first_lanes(cols - k - 16), x + k + 16)));
+}
+
+/* A float32 panel (depth, 16) to the tiles of one group. */
+static inline void tiles_from_panel(const float *panel, int64_t depth, uint8_t *tiles) {
+    const __m512i order = _mm512_setr_epi32( /* words 0, 16, 1, 17, ...: both depths of a row side by side */
+        0x00100000, 0x00110001, 0x00120002, 0x00130003, 0x00140004, 0x00150005, 0x00160006, 0x00170007, 0x00180008,
+        0x00190009, 0x001a000a, 0x001b000b, 0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
+    for (int64_t k = 0; k < depth; k += 2, panel += 32, tiles += 64) {
+        __m512 second = k + 1 < depth ? _mm512_loadu_ps(panel + 16) : _mm512_setzero_ps();
+        _mm512_store_si512(tiles, _mm512_permutexvar_epi16(order, two_bf16(_mm512_loadu_ps(panel), second)));
+    }
+    for (int64_t k = depth + (depth & 1); k % TILE_DEPTH; k += 2, tiles += 64) _mm512_store_si512(tiles, _mm512_setzero_si512());
+}
+
+static void tiles_right(const rase_format *format, const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, uint8_t *tiles) {
+    float panel[TILE_PANEL * 16];
+    for (int64_t k = k0; k < k1; k += TILE_PANEL) {
+        int64_t end = k + TILE_PANEL < k1 ? k + TILE_PANEL : k1;
+        format->panel(group, cols, k, end, panel);
+        tiles_from_panel(panel, end - k, tiles + (k - k0) / TILE_DEPTH * TILE_BYTES);
+    }
+}
+
+/* The sums of 2 x 2 tiles, or fewer, over `steps` steps. */
+static inline __attribute__((always_inline)) void tile_steps(const uint8_t *left, int64_t left_stride, const uint8_t *right,
+                                                             int64_t right_stride, int64_t steps, const int two_left,
+                                                             const int two_right) {
+    for (int64_t s = 0; s < steps; s++, left += TILE_BYTES, right += TILE_BYTES) {
+        TILE_LOAD(4, left, 64);
+        TILE_LOAD(6, right, 64);
+        TILE_DOT(0, 4, 6);
+        if (two_right) {
+            TILE_LOAD(7, right + right_stride, 64);
+            TILE_DOT(1, 4, 7);
+        }
+        if (two_left) {
+            TILE_LOAD(5, left + left_stride, 64);
+            TILE_DOT(2, 5, 6);
+        }
+        if (two_left && two_right) TILE_DOT(3, 5, 7);
+    }
+}
+
+/* Four sum tiles from or to memory: `down` and `across` floats between them, `stride` floats between their rows. */
+static inline void tile_sums_load(const float *from, int64_t down, int64_t across, int64_t stride) {
+    TILE_LOAD(0, from, 4 * stride);
+    TILE_LOAD(1, from + across, 4 * stride);
+    TILE_LOAD(2, from + down, 4 * stride);
+    TILE_LOAD(3, from + down + across, 4 * stride);
+}
+static inline void tile_sums_store(float *to, int64_t down, int64_t across, int64_t stride) {
+    TILE_STORE(0, to, 4 * stride);
+    TILE_STORE(1, to + across, 4 * stride);
+    TILE_STORE(2, to + down, 4 * stride);
+    TILE_STORE(3, to + down + across, 4 * stride);
+}
+
+static void tiles_multiply(const uint8_t *left, int64_t all_steps, int64_t first, int64_t steps, int64_t m, const uint8_t *right,
+                           int64_t n_groups, float *sums, float *out, int64_t out_stride) {
+    const int64_t left_stride = all_steps * TILE_BYTES, right_stride = steps * TILE_BYTES;
+    left += first * TILE_BYTES;
+    for (int64_t i = 0; i < m; i += 32, left += 2 * left_stride) {
+        const int two_rows = m - i > 16;
+        for (int64_t g = 0; g < n_groups; g += 2, sums += 4 * 256) {
+            const int two_groups = n_groups - g > 1;
+            const uint8_t *w = right + g * right_stride;
+            if (first) {
+                tile_sums_load(sums, 512, 256, 16);
+            } else {
+                TILE_ZERO(0);
+                TILE_ZERO(1);
+                TILE_ZERO(2);
+                TILE_ZERO(3);
+            }
+            if (two_rows && two_groups) tile_steps(left, left_stride, w, right_stride, steps, 1, 1);
+            else if (two_rows) tile_steps(left, left_stride, w, right_stride, steps, 1, 0);
+            else if (two_groups) tile_steps(left, left_stride, w, right_stride, steps, 0, 1);
+            else tile_steps(left, left_stride, w, right_stride, steps, 0, 0);
+            float *to = out + i * out_stride + 16 * g;
+            if (first + steps < all_steps) {
+                tile_sums_store(sums, 512, 256, 16);
+            } else if (m - i >= 32 && two_groups) {
+                tile_sums_store(to, 16 * out_stride, 16, out_stride);
+            } else { /* what lies beyond the rows or groups is not the caller's */
+                float whole[4 * 256];
+                tile_sums_store(whole, 512, 256, 16);
+                for (int64_t r = 0; r < 32 && r < m - i; r++)
+                    for (int h = 0; h <= two_groups; h++)
+                        memcpy(to + r * out_stride + 16 * h, whole + r / 16 * 512 + 256 * h + r % 16 * 16, 64);
+            }
+        }
+    }
+}
+
+#endif
