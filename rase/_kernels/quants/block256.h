@@ -38,6 +38,7 @@ TEMPLATE int block256_step(int sub, int step) { return (step & 1) * (sub / 8) + 
 TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols, const rase_act *act, int64_t row,
                             const int n, float *out, int64_t out_stride) {
     const int64_t blocks = cols / 256;
+    const int sub_bytes = (int)block256_bytes(f) * f.sub / 256; /* a sub-block's share of the stream */
     const int8_t *q = act->q + 2 * row * cols;
     const float *da = act->d + row * blocks;
     const int32_t *sums = act->sums + 2 * row * blocks * 16;
@@ -54,6 +55,7 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
         for (int h = 0; h < 64 / f.sub; h++) {
             UNROLL(i, 4) {
                 rp dot[2 * DOT_TILE];
+                read_ahead(group + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
                 rs scale = f.offset ? rs_byte_i8(scales[h], i) : rs_byte_u8(scales[h], i);
                 UNROLL(t, 2 * n) dot[t] = rp_begin(ri_zero());
                 UNROLL(step, f.sub / 4) {

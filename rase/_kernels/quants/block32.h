@@ -27,6 +27,7 @@ TEMPLATE void block32_tile(const uint8_t *group, int64_t cols, int code_bytes, i
     for (int64_t b = 0; b < blocks; b++, group += block32_bytes(code_bytes, has_minimum), q += 32) {
         const uint16_t *halves = (const uint16_t *)group;
         const uint8_t *codes = group + (1 + has_minimum) * 2 * RASE_R;
+        read_ahead(group, (int)(block32_bytes(code_bytes, has_minimum) + 63) / 64);
         rf d = rf_from_f16(halves), minimum = has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
         ri sum[2 * DOT_TILE];
         rp dot[2 * DOT_TILE];

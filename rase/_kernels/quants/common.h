@@ -81,6 +81,18 @@ TEMPLATE rf join_halves(rf acc, ri high, ri low, rf d, float da) {
     return rf_fma(rf_from_ri(low), rf_mul(d, rf_set1(da)), acc);
 }
 
+/* Lines of the weights that lie ahead, from memory to the second-level cache and from there to the first. Decode reads every byte
+ * once: on Intel's server cores the fetching ahead in hardware alone leaves a third of the bandwidth unused (19 of 30 GB/s on two
+ * cores; with both 25), since the few line buffers of the first level wait for memory itself. On Zen 4 neither helps nor harms.
+ * `p` is where the stream is now, `lines` how many to fetch; what lies beyond the matrix is fetched in vain, which is harmless. */
+enum { AHEAD_FAR = 4608, AHEAD_NEAR = 1152 };
+TEMPLATE void read_ahead(const uint8_t *p, const int lines) {
+    UNROLL(l, lines) {
+        __builtin_prefetch(p + AHEAD_FAR + 64 * l, 0, 2);
+        __builtin_prefetch(p + AHEAD_NEAR + 64 * l, 0, 3);
+    }
+}
+
 /* Activation rows per pass over a group: 4, so that the sums of both their halves stay in registers. */
 enum { DOT_TILE = 4 };
 #if RASE_TILE_ROWS > 1

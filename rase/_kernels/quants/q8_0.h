@@ -40,6 +40,7 @@ TEMPLATE void q8_0_tile(const uint8_t *group, int64_t cols, const rase_act *act,
     rf acc[DOT_TILE];
     UNROLL(t, n) acc[t] = rf_zero();
     for (int64_t b = 0; b < blocks; b++, group += 34 * RASE_R, q += 32) {
+        read_ahead(group, (34 * RASE_R + 63) / 64);
         rf d = rf_from_f16((const uint16_t *)group);
         ri sum[2 * DOT_TILE];
         UNROLL(t, 2 * n) sum[t] = ri_dot_s8_start(sums[t * blocks + b]);
