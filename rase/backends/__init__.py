@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["get_backend", "names"]
 
-_SUPPORT = frozenset({"base", "check"})  # modules of this package that are not backends
+_SUPPORT = frozenset({"base", "check", "limits"})  # modules of this package that are not backends
 
 
 def names() -> tuple[str, ...]:

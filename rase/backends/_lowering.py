@@ -164,7 +164,7 @@ class Lowering:
             self._step("quantize", outputs, integer, x=slot, act=self.acts.index(key), cols=x.dim)
 
     def _in_tiles(self, format_id: int) -> bool:
-        """Whether prompt tokens meet weights of this format in bf16 tiles: never float32 weights (rule R3)."""
+        """Whether prompt tokens meet weights of this format in bf16 tiles; float32 never (rule R3)."""
         return self.prompt == "bf16" and format_id != FLOAT32
 
     def _act(self, kind: str, dim: int) -> int:

@@ -91,9 +91,17 @@ def test_a_forced_instruction_set_that_is_unknown_is_refused(monkeypatch):
         select_variant()
 
 
-def test_bf16_prefill_is_refused_by_name():
+def test_bf16_prefill_needs_tiles(monkeypatch):
+    monkeypatch.setenv("RASE_ISA", "scalar")
     with pytest.raises(BackendUnavailable, match="AMX"):
         TINY_LLAMA.compile(CpuBackend(), prefill="bf16")
+
+
+def test_prompts_take_bf16_where_the_processor_has_tiles_unless_portable():
+    tiles = CpuBackend().variant.has_tiles
+    for numerics, expected in (("fast", "bf16" if tiles else "int8"), ("portable", "int8")):
+        with TINY_LLAMA.compile(CpuBackend(), numerics=numerics) as program:
+            assert program.numerics_class.split("/")[1] == expected
 
 
 def test_portable_refuses_another_prompt_arithmetic():

@@ -5,6 +5,7 @@ tests/proofs/test_01_numbers.py is the long form, on all of the prose.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rase.backends.reference import ReferenceBackend
@@ -25,8 +26,8 @@ def ids(smollm2):
 
 @pytest.fixture(scope="module")
 def prompt(smollm2, ids):
-    """The logits of all ids, as one prompt, on two threads."""
-    with load(smollm2, threads=2) as program:
+    """The logits of all ids, as one prompt in the portable class, on two threads."""
+    with load(smollm2, numerics="portable", threads=2) as program:
         return run_chunks(program, ids)
 
 
@@ -37,20 +38,35 @@ def test_it_is_near_the_reference(smollm2, ids, prompt):
     assert kl <= 1e-4 and top >= 0.95, f"mean KL {kl:.2g}, top-1 {top:.1%}"
     with load(smollm2, prefill="f32") as program:
         assert_close(run_chunks(program, ids), reference, 1e-5, "float32 prompt")
+    with load(smollm2) as program:  # bf16 where this machine has it
+        kl, top = divergence(run_chunks(program, ids), reference)
+    assert kl <= 1.5e-3 and top >= 0.95, f"{program.numerics_class}: mean KL {kl:.2g}, top-1 {top:.1%}"
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_decode_threads_and_chunks_change_no_bit(smollm2, ids, prompt, threads):
-    with load(smollm2, threads=threads) as program:
+    with load(smollm2, numerics="portable", threads=threads) as program:
         assert_same_bits(decode_each(program, ids), prompt, f"decode on {threads} threads")
         assert_same_bits(run_chunks(program, ids, [7, 1, 16]), prompt, f"chunks on {threads} threads")
+
+
+@pytest.mark.parametrize("prefill", ["auto", "f32"])
+def test_threads_and_chunks_change_no_bit_in_any_class(smollm2, ids, prefill):
+    """Of a prompt and of what is generated behind it: ``auto`` is bf16 on a processor with AMX."""
+    with load(smollm2, prefill=prefill, threads=2) as program:
+        expected = np.concatenate([run_chunks(program, ids), decode_each(program, ids[:3], start=len(ids))])
+    for threads, chunks in ((1, [7, 1, 16]), (3, [23, 1]), (2, [1] * 24)):
+        with load(smollm2, prefill=prefill, threads=threads) as program:
+            found = [run_chunks(program, ids, chunks), decode_each(program, ids[:3], start=len(ids))]
+        name = f"{program.numerics_class}, {threads} threads, {chunks}"
+        assert_same_bits(np.concatenate(found), expected, name)
 
 
 def test_the_callers_float_environment_changes_no_bit(smollm2, ids, prompt):
     before = kernels.float_environment()
     kernels.set_float_environment(FLUSH_TO_ZERO)
     try:
-        with load(smollm2) as program:
+        with load(smollm2, numerics="portable") as program:
             found = run_chunks(program, ids)
     finally:
         kernels.set_float_environment(before)

@@ -5,9 +5,96 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rase._kernels.kernels import Variant, variants
-from rase.gguf.formats import FORMATS
-from tests.kernels.support import FORMAT_IDS, aligned, random_weights
+from rase._kernels import kernels
+from rase.gguf.formats import format_named
+from tests.kernels.support import F32, FORMAT_NAMES, assert_same_bits, dequantized, empty, pack, raw_blocks
 
-MISSING = dict(variants()).get("amx", "a build for x86-64")
-pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"this machine cannot run bf16 tiles: no {MISSING}")
+MISSING = dict(kernels.variants()).get("amx", "x86-64")
+pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"bf16 tiles need {MISSING}")
+TILED = [name for name in FORMAT_NAMES if name != "F32"]  # float32 weights never meet bf16 (rule R3)
+
+
+def bf16(x: np.ndarray) -> np.ndarray:
+    """Round float32 to bf16, nearest even, denormals to zero; returned as float32."""
+    bits = x.astype(F32).view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
+    return np.where(np.abs(x) < np.finfo(F32).tiny, F32(0), rounded.astype(np.uint32).view(F32))
+
+
+def flushed(x: np.ndarray) -> np.ndarray:
+    """float64 sums to float32 as the tile unit rounds them: denormals become zero."""
+    rounded = x.astype(F32)
+    return np.where(np.abs(rounded) < np.finfo(F32).tiny, F32(0), rounded)
+
+
+def expected(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """TDPBF16PS by Intel's definition, steps of 32 depths ascending.
+
+    Within a step the even and the odd depths each have one float32 accumulator with one rounding per product,
+    then their sum is added to the result. A product of two bf16 has 16 bits, so that float64 adds it to a
+    float32 without a rounding that could matter but for operands 2^36 apart.
+    """
+    a, w = bf16(x).astype(np.float64), bf16(weights).astype(np.float64)
+    cols = -(-a.shape[1] // 32) * 32
+    a, w = (np.pad(side, ((0, 0), (0, cols - side.shape[1]))) for side in (a, w))
+    total = np.zeros((len(a), len(w)), F32)
+    for step in range(0, cols, 32):
+        part = [np.zeros((len(a), len(w)), F32), np.zeros((len(a), len(w)), F32)]
+        for k in range(step, step + 32):
+            part[k % 2] = flushed(part[k % 2].astype(np.float64) + np.outer(a[:, k], w[:, k]))
+        both = flushed(part[0].astype(np.float64) + part[1].astype(np.float64))
+        total = flushed(total.astype(np.float64) + both.astype(np.float64))
+    return total
+
+
+def tiles(
+    packed: np.ndarray, fmt: str, rows: int, x: np.ndarray, steps: int = 32, block: int = 8
+) -> np.ndarray:
+    out = empty((len(x), -(-rows // 16) * 16), F32)
+    kernels.Variant("amx").tiles_linear(format_named(fmt).ggml_id, packed, rows, x, out, steps, block)
+    return out[:, :rows]
+
+
+def model(fmt: str, rows: int, cols: int, m: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Packed weights, what they mean, and activations with outliers and zeros."""
+    rng = np.random.default_rng(seed)
+    raw = raw_blocks(fmt, rows, cols, rng)
+    x = rng.normal(0, 1, (m, cols)).astype(F32)
+    x[:, :: max(1, cols // 5)] *= F32(30)
+    x[m // 2] = 0
+    return pack(kernels.Variant("amx"), format_named(fmt), raw, rows, cols), dequantized(fmt, raw), x
+
+
+@pytest.mark.parametrize("fmt", TILED)
+def test_tiles_follow_the_definition_of_the_instruction(fmt: str) -> None:
+    block = format_named(fmt).block_size
+    cols = 3 * block if block > 1 else 67
+    packed, weights, x = model(fmt, 41, cols, 35)
+    assert_same_bits(tiles(packed, fmt, 41, x), expected(x, weights), fmt)
+
+
+@pytest.mark.parametrize("fmt", ["Q4_K", "Q6_K", "Q8_0", "BF16"])
+def test_no_block_of_rows_groups_or_depth_changes_a_bit(fmt: str) -> None:
+    """Cut anywhere, an output keeps its bits: prompts come in chunks, threads share matrices."""
+    packed, _, x = model(fmt, 83, 1280, 65)
+    whole = tiles(packed, fmt, 83, x)
+    for steps, block in ((8, 1), (8, 2), (16, 3), (32, 8), (40, 5), (48, 6)):
+        assert_same_bits(tiles(packed, fmt, 83, x, steps, block), whole, f"{steps} steps, {block} groups")
+    for first, last in ((0, 1), (0, 15), (3, 20), (16, 48), (31, 65), (64, 65)):
+        assert_same_bits(tiles(packed, fmt, 83, x[first:last].copy()), whole[first:last], f"{first}-{last}")
+
+
+def test_rows_beyond_the_matrix_and_the_batch_are_not_written() -> None:
+    packed, _, x = model("Q4_K", 16, 256, 17)
+    out = np.full((18, 48), 99, F32)
+    kernels.Variant("amx").tiles_linear(format_named("Q4_K").ggml_id, packed, 16, x, out[:17], 8, 8)
+    assert (out[17] == 99).all() and (out[:, 16:] == 99).all()
+
+
+def test_nan_and_infinity_reach_their_own_row_only() -> None:
+    packed, _, x = model("Q8_0", 16, 64, 3)
+    clean = tiles(packed, "Q8_0", 16, x)
+    x[1, 5], x[1, 6] = np.nan, np.inf
+    found = tiles(packed, "Q8_0", 16, x)
+    assert np.isnan(found[1]).all()
+    assert_same_bits(found[[0, 2]], clean[[0, 2]], "the rows beside it")

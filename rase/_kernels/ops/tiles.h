@@ -55,13 +55,13 @@ static void tiles_left(const float *x, int64_t cols, int64_t row, uint8_t *tiles
     _mm512_store_si512(out, two_bf16(low, _mm512_maskz_loadu_ps(first_lanes(cols - k - 16), x + k + 16)));
 }
 
-/* A float32 panel (depth, 16) to the tiles of one group. */
-static inline void tiles_from_panel(const float *panel, int64_t depth, uint8_t *tiles) {
+/* A float32 panel (depth, 16), its rows `stride` floats apart, to the tiles of one group. */
+static inline void tiles_from_panel(const float *panel, int64_t stride, int64_t depth, uint8_t *tiles) {
     const __m512i order = _mm512_setr_epi32( /* words 0, 16, 1, 17, ...: both depths of a row side by side */
         0x00100000, 0x00110001, 0x00120002, 0x00130003, 0x00140004, 0x00150005, 0x00160006, 0x00170007, 0x00180008,
         0x00190009, 0x001a000a, 0x001b000b, 0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
-    for (int64_t k = 0; k < depth; k += 2, panel += 32, tiles += 64) {
-        __m512 second = k + 1 < depth ? _mm512_loadu_ps(panel + 16) : _mm512_setzero_ps();
+    for (int64_t k = 0; k < depth; k += 2, panel += 2 * stride, tiles += 64) {
+        __m512 second = k + 1 < depth ? _mm512_loadu_ps(panel + stride) : _mm512_setzero_ps();
         _mm512_store_si512(tiles, _mm512_permutexvar_epi16(order, two_bf16(_mm512_loadu_ps(panel), second)));
     }
     for (int64_t k = depth + (depth & 1); k % TILE_DEPTH; k += 2, tiles += 64) _mm512_store_si512(tiles, _mm512_setzero_si512());
@@ -72,7 +72,7 @@ static void tiles_right(const rase_format *format, const uint8_t *group, int64_t
     for (int64_t k = k0; k < k1; k += TILE_PANEL) {
         int64_t end = k + TILE_PANEL < k1 ? k + TILE_PANEL : k1;
         format->panel(group, cols, k, end, panel);
-        tiles_from_panel(panel, end - k, tiles + (k - k0) / TILE_DEPTH * TILE_BYTES);
+        tiles_from_panel(panel, 16, end - k, tiles + (k - k0) / TILE_DEPTH * TILE_BYTES);
     }
 }
 
