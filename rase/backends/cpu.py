@@ -1,7 +1,7 @@
 """The cpu backend: weights packed for this processor's kernels, one parallel region per pass over a graph.
 
-Numerics (design rules R1 to R8): generated tokens take the integer path; prompt tokens take bf16 tiles where the
-processor has AMX (``prefill="bf16"``), else the integer path too (``"int8"``); ``"f32"`` multiplies them in
+Numerics (design rules R1 to R8): generated tokens take the integer path; prompt tokens take bf16 tiles where
+the processor has AMX (``prefill="bf16"``), else the integer path too (``"int8"``); ``"f32"`` multiplies them in
 float32. K and V are float16. The bits of a request depend on the numerics class alone.
 """
 

@@ -1,4 +1,4 @@
-"""bf16 tiles beside the definition of the instruction: every sum in the processor's own order, bit for bit."""
+"""bf16 tiles beside the definition of the instruction: every sum in the processor's own order, bit by bit."""
 
 from __future__ import annotations
 
