@@ -1,8 +1,8 @@
 """The cpu backend: weights packed for this processor's kernels, one parallel region per pass over a graph.
 
 Numerics (design rules R1 to R8): generated tokens take the integer path; prompt tokens take bf16 tiles where
-the processor has AMX (``prefill="bf16"``), else the integer path too (``"int8"``); ``"f32"`` multiplies them in
-float32. K and V are float16. The bits of a request depend on the numerics class alone.
+the processor has AMX (``prefill="bf16"``), else the integer path too (``"int8"``); ``"f32"`` multiplies them
+in float32. K and V are float16. The bits of a request depend on the numerics class alone.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class CpuProgram(Program):
         from rase._kernels.exclusive import Exclusive
         from rase._kernels.program import Walker
 
-        self.graph, self.page_bytes, self.one_arithmetic = plan.graph, plan.page_bytes, plan.integer
+        self.graph, self.page_bytes, self.one_arithmetic = plan.graph, plan.page_bytes, plan.prompt == "int8"
         self.reserved_pages = (0,) * len(plan.page_bytes)
         self.max_batch_tokens = options.max_batch_tokens
         self.numerics_class = f"cpu-{REVISION}/{plan.prompt}/kv-f16"
