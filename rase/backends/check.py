@@ -110,7 +110,7 @@ def _check_arrays(batch: Batch, program: Program) -> None:
             raise BackendError(f"invalid batch: {name}", expected=f"{dtype} {shape}, contiguous", found=found)
     if not 1 <= n <= program.max_batch_tokens:
         raise BackendError("invalid batch: tokens", expected=f"1 to {program.max_batch_tokens}", found=str(n))
-    _require(batch.page_tables.size, "no page tables")
+    _require(batch.page_tables.size or not program.graph.caches, "no page tables")
 
 
 def _check_order(positions: Any, sequences: Any, roles: Any) -> None:
