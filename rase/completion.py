@@ -142,6 +142,7 @@ def run(
                 done.decode_s = time.perf_counter() - first
             finally:
                 decoder.cancelled = None
+                session.used_at = time.monotonic()
                 decoder.truncate(0)  # the pages go back at once: an idle session holds no conversation
     except Cancelled:
         pass

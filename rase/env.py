@@ -7,13 +7,15 @@ instead of being ignored.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rase.duration import seconds
 from rase.errors import InvalidSetting
 
-__all__ = ["SETTINGS", "Setting", "get"]
+__all__ = ["SETTINGS", "Setting", "get", "read"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,12 @@ def _count(text: str) -> int:
     if number < 1:
         raise ValueError
     return number
+
+
+def _bytes(text: str) -> int:
+    number, unit = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]i?)?B?", text.strip()).groups()  # type: ignore[union-attr]
+    factor = 1024 if unit and unit.endswith("i") else 1000
+    return int(float(number) * factor ** (" kMGT".index(unit[0]) if unit else 0))
 
 
 def _choice(*names: str) -> Callable[[str], str]:
@@ -70,6 +78,12 @@ SETTINGS: dict[str, Setting] = {
     "RASE_BACKEND": Setting(
         str, "a backend's name", "cpu",
         "The backend that runs device cpu; 'reference' is the slow float64 oracle."),
+    "RASE_KEEP_ALIVE": Setting(
+        seconds, "seconds, or a duration such as 5m; negative: for ever", seconds("5m"),
+        "How long `rase serve` keeps a model after its last use."),
+    "RASE_MEMORY_BUDGET": Setting(
+        _bytes, "bytes, or a size such as 12GB", None,
+        "How much the weights of all loaded models may take together; default: what the machine has."),
     "RASE_STORE": Setting(str, "a folder", None, "The model store; default: the user's data folder."),
 }  # fmt: skip
 
@@ -79,16 +93,22 @@ def get(name: str) -> Any:
 
     Raises ``InvalidSetting`` when the text does not parse.
     """
+    return read(name, None)
+
+
+def read(name: str, text: str | None, option: str | None = None) -> Any:
+    """As ``get``, but ``text`` (what the command line's ``option`` says), unless None, counts instead."""
     setting = SETTINGS[name]
-    text = os.environ.get(name, "")
-    if text == "":
-        return setting.default
+    if text is None:
+        option, text = None, os.environ.get(name, "")
+        if text == "":
+            return setting.default
     try:
         return setting.parse(text)
-    except (ValueError, KeyError):
+    except (AttributeError, ValueError, KeyError):
         raise InvalidSetting(
-            f"environment variable {name}",
+            option or f"environment variable {name}",
             expected=setting.kind,
             found=repr(text),
-            hint=f"Unset {name} or correct it.",
+            hint="Correct it." if option else f"Unset {name} or correct it.",
         ) from None

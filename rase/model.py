@@ -6,7 +6,6 @@ import asyncio
 import operator
 import os
 import threading
-import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -113,7 +112,7 @@ class Model:
 
     def __init__(self, session: ModelSession) -> None:
         self._session: ModelSession | None = session
-        _open_models.add(self)
+        session.holders.add(self)
 
     @property
     def session(self) -> ModelSession:
@@ -204,8 +203,10 @@ class Model:
     def close(self) -> None:
         """Let the model go. Its memory is freed when no other ``Model`` and no running generation uses it."""
         session, self._session = self._session, None
-        if session is not None and not any(other._session is session for other in list(_open_models)):
-            process_cache().discard(session)
+        if session is not None:
+            session.holders.discard(self)
+            if not session.holders:
+                process_cache().discard(session)
 
     def __enter__(self) -> Self:
         return self
@@ -239,9 +240,6 @@ class Model:
             return await asyncio.to_thread(self._run, request, left.is_set)
         finally:
             left.set()
-
-
-_open_models: weakref.WeakSet[Model] = weakref.WeakSet()
 
 
 def _chat(messages: Any, options: Options) -> TextRequest:

@@ -6,10 +6,12 @@ import hashlib
 import json
 import os
 import re
+import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import rase
 from rase.device import DevicePreference, RuntimeDevice
@@ -68,6 +70,8 @@ class ModelSession:
         self.fingerprint: str = _fingerprint(
             manifest.sha256, manifest.tokenizer_sha256, graph.architecture, self.context_length,
             chat_template.name if chat_template else None, self.numerics_class, rase.__version__)  # fmt: skip
+        self.holders: weakref.WeakSet[Any] = weakref.WeakSet()  # objects for which it stays loaded
+        self.used_at = time.monotonic()  # when it was last handed out or a generation on it ended
         self._lock = FifoLock(f"model '{manifest.id}'")
         self._pid = os.getpid()
         close_with(self.decoder, loaded.program)
@@ -180,6 +184,11 @@ class ModelSession:
                 hint="Load it again in the child (a SessionCache does), or start workers with 'spawn'.",
             )
         return self._lock.hold(cancelled)
+
+    @property
+    def active(self) -> int:
+        """Number of requests that wait or run."""
+        return self._lock.queued + self._lock.locked
 
     @property
     def queued(self) -> int:

@@ -24,6 +24,7 @@ FLOORS = {
     "store": "session",
     "decoders": "session", "device": "session", "memory": "session", "probe": "session",
     "errors": "free", "env": "free", "profiling": "free", "metrics": "free", "bell": "free",
+    "duration": "free",
 }  # fmt: skip
 
 # What each floor may import besides itself and the free modules; "engine.config" allows that one module.

@@ -62,6 +62,7 @@ ROOT = {
     "model": ("rase.cli.app:model", "Register, list, verify and remove models."),
     "serve": ("rase.cli.serve:serve", "Serve the models over the OpenAI API."),
     "bench": ("rase.cli.bench:bench", "Measure how fast a model runs here."),
+    "ps": ("rase.cli.ps:ps", "List the models that a running server has loaded."),
     "runtime": ("rase.cli.app:runtime", "Look at the machine."),
 }
 

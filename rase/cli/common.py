@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Settings", "color", "common_options", "device_option", "describe", "hint", "json_option", "print_json",
-    "printable", "settings", "size_text",
+    "print_table",    "printable", "settings", "size_text",
 ]  # fmt: skip
 
 _UNSAFE = {
@@ -99,6 +99,13 @@ def printable(text: str, lines: bool = False) -> str:
     if lines:
         return "\n".join(line.translate(_UNSAFE) for line in text.split("\n"))
     return " ".join(text.split()).translate(_UNSAFE)
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of printable cells on stdout, in columns; the first row is the heading."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def color() -> bool | None:

@@ -12,6 +12,7 @@ from rase.cli.common import (
     hint,
     json_option,
     print_json,
+    print_table,
     printable,
     settings,
     size_text,
@@ -45,9 +46,7 @@ def list_models(as_json: bool) -> None:
             size_text(weights_size(manifest)), str(manifest.format),
             "attached" if manifest.tokenizer else own, printable(manifest.chat_template or "default"),
         ))  # fmt: skip
-    widths = [max(len(row[column]) for row in table) for column in range(7)] if table else []
-    for row in table:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table(table)
     for id, error in broken.items():
         click.echo(printable(f"warning: {id}: {error}"), err=True)
 

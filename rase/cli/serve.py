@@ -14,6 +14,7 @@ NEEDS = ("starlette", "uvicorn", "sse_starlette")
 
 
 @click.command()
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=int, default=8080, show_default=True, help="The port; 0 takes any free one.")
 @device_option
@@ -23,11 +24,22 @@ NEEDS = ("starlette", "uvicorn", "sse_starlette")
 @click.option(
     "--allow-origin", multiple=True, metavar="URL", help="A web page that may call. May be repeated."
 )
+@click.option(
+    "--keep-alive", metavar="TIME", help="How long a model stays after its last use: 300, 5m, -1 for ever. "
+    "Default: RASE_KEEP_ALIVE, else 5m.",
+)  # fmt: skip
+@click.option(
+    "--memory-budget", metavar="SIZE", help="What all weights may take together, such as 12GB; idle models "
+    "make room. Default: RASE_MEMORY_BUDGET, else what the machine has.",
+)  # fmt: skip
 @common_options
 def serve(
-    host: str, port: int, device: str, allow_host: tuple[str, ...], allow_origin: tuple[str, ...]
-) -> int:
+    models: tuple[str, ...], host: str, port: int, device: str, allow_host: tuple[str, ...],
+    allow_origin: tuple[str, ...], keep_alive: str | None, memory_budget: str | None,
+) -> int:  # fmt: skip
     """Serve the registered models over the OpenAI API until Ctrl-C.
+
+    A model is loaded by the first request that names it; each MODEL is loaded at once, and stays.
 
     \b
     client = openai.OpenAI(base_url="http://127.0.0.1:8080/v1", api_key="unused")
@@ -40,9 +52,14 @@ def serve(
             "the server's packages are not installed", found="no " + ", ".join(absent),
             hint="Install them with: pip install 'rase-llm[server]'",
         )  # fmt: skip
+    from rase import env
     from rase.server.serve import serve as run
+    from rase.session_cache import SessionCache
 
+    cache = SessionCache(
+        keep_alive=env.read("RASE_KEEP_ALIVE", keep_alive, "--keep-alive"),
+        budget=env.read("RASE_MEMORY_BUDGET", memory_budget, "--memory-budget"))  # fmt: skip
     return run(
-        settings().open_store(), host=host, port=port, device=device, allowed_hosts=allow_host,
-        allowed_origins=allow_origin,
+        settings().open_store(), cache=cache, models=models, host=host, port=port, device=device,
+        allowed_hosts=allow_host, allowed_origins=allow_origin,
     )  # fmt: skip

@@ -3,6 +3,7 @@
     GET  /health
     GET  /v1/models              the registered models
     GET  /v1/models/{id}
+    GET  /v1/ps                  the loaded models
     POST /v1/chat/completions    whole, or server-sent events with "stream": true
     POST /v1/completions         the same
 
@@ -30,7 +31,15 @@ from rase.server.body import MAX_BODY, ClientGone, check_content_type, read_body
 from rase.server.errors import Refused, error_response
 from rase.server.guard import Guard
 from rase.server.openai import Call, read_chat, read_completion
-from rase.server.replies import ChatReply, CompletionReply, Reply, encode, model_object, usage
+from rase.server.replies import (
+    ChatReply,
+    CompletionReply,
+    Reply,
+    encode,
+    loaded_object,
+    model_object,
+    usage,
+)
 from rase.server.runner import QUEUE_LIMIT, Runner
 from rase.server.sse import JobStream
 
@@ -82,6 +91,7 @@ def create_app(
         routes += [
             Route(prefix + "/models", api.models),
             Route(prefix + "/models/{id:path}", api.model),
+            Route(prefix + "/ps", api.loaded),
             Route(prefix + "/chat/completions", api.chat, methods=["POST"]),
             Route(prefix + "/completions", api.completion, methods=["POST"]),
         ]
@@ -120,6 +130,10 @@ class _Api:
         manifest = await asyncio.to_thread(self.runner.registry.get, request.path_params["id"])
         return _json(encode(await asyncio.to_thread(model_object, manifest)))
 
+    async def loaded(self, request: Request) -> Response:
+        models = await asyncio.to_thread(self.runner.cache.loaded)
+        return _json(encode({"object": "list", "data": [loaded_object(model) for model in models]}))
+
     async def chat(self, request: Request) -> Response:
         return await self._generate(request, read_chat, ChatReply)
 
@@ -141,6 +155,8 @@ class _Api:
         known["model"] = model
         try:
             started = await _unless_gone(request, job.ready)
+            if call.keep_alive is not None:
+                self._keep(started.model, call.keep_alive)
             options = {"include_usage": call.include_usage, "logprobs": call.logprobs}
             reply = form(started.model, started.fingerprint, **options)
             n = call.requests[0].n
@@ -160,6 +176,12 @@ class _Api:
         except BaseException:
             job.cancel()
             raise
+
+    def _keep(self, model: str, seconds: float) -> None:
+        """The keep-alive time of the last request that states one holds for the model."""
+        for session in self.runner.cache.sessions():
+            if session.id == model:
+                self.runner.cache.keep(session, seconds=seconds)
 
     async def _only_model(self) -> str:
         """The one registered model, for requests that name none."""

@@ -68,6 +68,7 @@ _COMMON: dict[str, Rule] = {
     "logit_bias": _honoured("token ids as strings, to -100 … 100"),
     "logprobs": _honoured("chat: true or false; completions: 0 to 20 alternatives"),
     "stream": _honoured("server-sent events"),
+    "keep_alive": _honoured("how long the model stays loaded after this: seconds or 5m; negative: for ever"),
     "stream_options": _honoured("include_usage; its other members are ignored"),
     "response_format": _refused("only plain text is produced", lambda v: v is None or v == {"type": "text"}),
     "grammar": _refused("answers cannot be constrained"),
@@ -96,8 +97,7 @@ _COMMON: dict[str, Rule] = {
     "timings_per_token": _ignored("extra data of another server"),
     "return_progress": _ignored("extra data of another server"),
     "num_ctx": _ignored("the context length belongs to the manifest"),
-    "keep_alive": _ignored("models stay loaded"),
-    "ttl": _ignored("models stay loaded"),
+    "ttl": _ignored("see keep_alive"),
 }
 
 CHAT: Mapping[str, Rule] = {

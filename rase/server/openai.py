@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from rase.completion import MAX_CHOICES, ChatMessage, GenerationConfig, TextRequest, normalise_stop
+from rase.duration import seconds
 from rase.errors import InvalidRequest
 from rase.server import fields
 from rase.server.body import checked_json
@@ -64,6 +65,7 @@ class Common(msgspec.Struct, kw_only=True):
     logit_bias: dict[str, float] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    keep_alive: float | str | None = None
 
 
 class ChatBody(Common, kw_only=True):
@@ -88,6 +90,7 @@ class Call:
     stream: bool
     include_usage: bool
     logprobs: bool
+    keep_alive: float | None = None  # seconds
 
 
 B = TypeVar("B", bound=Common)
@@ -149,7 +152,23 @@ def _call(body: Common, requests: tuple[TextRequest, ...], logprobs: int | None)
     if options is not None and not body.stream:
         _refuse("stream_options", "stream_options is only allowed with stream", expected="stream: true")
     usage = options is not None and bool(options.include_usage)
-    return Call(body.model or None, requests, bool(body.stream), usage, logprobs is not None)
+    return Call(
+        body.model or None,
+        requests,
+        bool(body.stream),
+        usage,
+        logprobs is not None,
+        _keep_alive(body.keep_alive),
+    )
+
+
+def _keep_alive(value: float | str | None) -> float | None:
+    try:
+        return None if value is None else seconds(value)
+    except ValueError:
+        _refuse(
+            "keep_alive", "keep_alive", expected="seconds, or a duration such as 5m", found=repr(value)[:40]
+        )
 
 
 def _config(body: Common, max_tokens: int | None, logprobs: int | None) -> GenerationConfig:

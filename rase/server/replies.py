@@ -12,6 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,8 +20,9 @@ import msgspec
 if TYPE_CHECKING:
     from rase.completion import Choice, Completion, Piece, TokenLogprob
     from rase.registry import ModelManifest
+    from rase.session_cache import LoadedModel
 
-__all__ = ["ChatReply", "CompletionReply", "Reply", "encode", "model_object", "usage"]
+__all__ = ["ChatReply", "CompletionReply", "Reply", "encode", "loaded_object", "model_object", "usage"]
 
 _encoder = msgspec.json.Encoder()
 # Line separators that JSON may hold as they are, but that some clients split lines at.
@@ -58,6 +60,13 @@ def model_object(manifest: ModelManifest) -> dict[str, Any]:
         "context_length": manifest.context_length,
         "max_model_len": manifest.context_length, "sha256": manifest.sha256,
     }  # fmt: skip
+
+
+def loaded_object(model: LoadedModel) -> dict[str, Any]:
+    """One line of ``/v1/ps``; ``expires_at`` null means that the model stays until its memory is needed."""
+    times = ("loaded_at", "used_at", "expires_at")
+    facts = asdict(model)
+    return {**facts, **{name: facts[name] and int(facts[name]) for name in times}, "object": "loaded_model"}
 
 
 class Reply:

@@ -20,12 +20,14 @@ from typing import Any
 
 import uvicorn
 
+from rase import env
 from rase.errors import InvalidSetting
 from rase.server.access import LOGGER, SingleLineFormatter
 from rase.server.app import create_app
 from rase.server.guard import MAX_HEADERS
 from rase.server.protocol import GuardedProtocol
 from rase.server.runner import QUEUE_LIMIT
+from rase.session_cache import SessionCache
 
 __all__ = ["Server", "bind", "serve"]
 
@@ -111,6 +113,7 @@ def serve(
     store: Any = None,
     *,
     cache: Any = None,
+    models: Collection[str] = (),
     host: str = "127.0.0.1",
     port: int = 8080,
     device: Any = "auto",
@@ -122,15 +125,23 @@ def serve(
 ) -> int:
     """Serve the models of ``store`` (a folder, a ``ModelRegistry``, None: the default store) until a signal.
 
-    Prints the address and a line to try on stderr, and calls ``on_ready`` with the address. Returns the exit
-    status, 0. Raises ``InvalidSetting`` when the address cannot be used, ``StoreError`` for the store.
+    ``cache`` decides how long models stay and what they may take; None is one of RASE_KEEP_ALIVE and
+    RASE_MEMORY_BUDGET. ``models`` are loaded first, and pinned. Prints the address and a line to try on
+    stderr, and calls ``on_ready`` with the address. Returns the exit status, 0. Raises ``InvalidSetting``
+    when the address cannot be used, ``StoreError`` for the store, and what loading raises.
     """
+    if cache is None:
+        cache = SessionCache(keep_alive=env.get("RASE_KEEP_ALIVE"), budget=env.get("RASE_MEMORY_BUDGET"))
     sock = bind(host, port)
     try:
         app = create_app(
             store, cache, device=device, queue_limit=queue_limit, drain_s=drain_s,
             allowed_hosts=allowed_hosts, allowed_origins=allowed_origins)  # fmt: skip
         _log_to_stderr()
+        for model in models:
+            print(f"loading {model}", file=sys.stderr, flush=True)
+            session = cache.get_or_load(app.state.runner.registry, model, device)
+            cache.keep(session, pinned=True)
         name = f"[{host}]" if ":" in host else host
         url = f"http://{name}:{sock.getsockname()[1]}"
         _announce(url, app.state.runner.registry, sock)

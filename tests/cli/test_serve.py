@@ -36,3 +36,28 @@ def test_serve(rase: Rase, hello: Path, command: list[str]) -> None:
         out = process.stdout.read()
         process.wait(30)
     assert process.returncode == 0 and out == b""
+
+
+def test_models_are_loaded_first_and_ps_lists_them(rase: Rase, hello: Path, command: list[str]) -> None:
+    rase("model", "import", hello)
+    arguments = ["serve", "hello", "--port", "0", "--keep-alive", "1h", "--memory-budget", "1GB"]
+    with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+", Reader(process.stderr.fileno()).until("/v1"))
+        assert found is not None
+        listed = rase("ps", "--url", found[0])
+        assert listed.code == 0 and listed.out.splitlines()[1].split()[0] == "hello"
+        assert listed.out.splitlines()[1].endswith("never"), "what was named is pinned"
+        [model] = json.loads(rase("ps", "--json", "--url", found[0] + "/v1").out)
+        assert model["pinned"] and model["active"] == 0
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+    gone = rase("ps", "--url", found[0])
+    assert gone.code == 1 and "rase serve" in gone.err and gone.err.count("\n") == 1
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_start(rase: Rase, hello: Path) -> None:
+    rase("model", "import", hello)
+    assert rase("serve", "nothing", "--port", "0").code == 3
+    assert rase("serve", "hello", "--port", "0", "--memory-budget", "1kB").code == 5
+    assert rase("serve", "--port", "0", "--keep-alive", "soon").code == 2
