@@ -65,7 +65,7 @@ static const variant variants[] = {
 #ifdef RASE_X86
     {"avx2", &rase_kernels_avx2, NULL, avx2_missing},
     {"avx512", &rase_kernels_avx512, NULL, avx512_missing},
-    {"amx", &rase_kernels_avx512, &rase_tiles_amx, amx_missing},
+    {"amx", &rase_kernels_amx, &rase_tiles_amx, amx_missing},
 #endif
 };
 

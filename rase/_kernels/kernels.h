@@ -102,7 +102,7 @@ typedef struct {
 
 /* Prompt tokens in bf16 tiles (ops/tiles.h), for variants whose processor has them and whose groups have 16 rows. */
 typedef struct {
-    void (*begin)(void); /* on a thread before its first tile, and `end` after its last */
+    void (*begin)(void); /* on a thread before its first tile or its first `dot` of several rows, and `end` after its last */
     void (*end)(void);
     /* Row number `row` of the left side, x (cols,), to its place among tiles of 16 rows x 32 depths. */
     void (*left)(const float *x, int64_t cols, int64_t row, uint8_t *tiles);
@@ -120,6 +120,6 @@ enum { RASE_TILE_BYTES = 1024 };
 #define RASE_TILE_SUMS(m, n_groups) (((m) + 31) / 32 * (((n_groups) + 1) / 2) * 1024)
 
 extern const rase_tiles rase_tiles_amx;
-extern const rase_kernels rase_kernels_scalar, rase_kernels_avx2, rase_kernels_avx512;
+extern const rase_kernels rase_kernels_scalar, rase_kernels_avx2, rase_kernels_avx512, rase_kernels_amx;
 
 #endif

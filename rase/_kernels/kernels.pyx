@@ -157,8 +157,12 @@ cdef class Variant:
                                         s + 2 * i * (cols // 16))
         act.q, act.d, act.dsums, act.sums = q, d, dsums, s
         with nogil:
+            if self.tiles != NULL:
+                self.tiles.begin()
             fmt.dot(&packed[0] + first_group * group_bytes, last_group - first_group, cols, &act, 0, m,
                     &out[0, first_group * r], out.shape[1])
+            if self.tiles != NULL:
+                self.tiles.end()
         free(q); free(d); free(dsums); free(s)
 
     def quantize(self, str kind, const float[::1] x, int8_t[::1] q, float[::1] d, int32_t[::1] sums, float[::1] dsums):

@@ -148,6 +148,23 @@ static void regroup_pairs(const uint8_t *codes, uint8_t *out, int stride) {
     }
 }
 
+/* Many activation rows: with int8 tiles where the variant has them. */
+#if defined(RASE_TILES)
+#include "block256_tiles.h"
+#define BLOCK256_DOT_NAME(NAME) NAME##_dot
+#define BLOCK256_DOT(NAME)                                                                                              \
+    static void NAME##_rows(const uint8_t *group, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0,      \
+                            int64_t m1, float *out, int64_t out_stride);                                                \
+    static void NAME##_dot(const uint8_t *group, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0,       \
+                           int64_t m1, float *out, int64_t out_stride) {                                                \
+        if (m1 - m0 < MANY_ROWS) NAME##_rows(group, n_groups, cols, act, m0, m1, out, out_stride);                      \
+        else block256_many(NAME, group, n_groups, cols, act, m0, m1, out, out_stride);                                  \
+    }
+#else
+#define BLOCK256_DOT_NAME(NAME) NAME##_rows
+#define BLOCK256_DOT(NAME)
+#endif
+
 #define BLOCK256_FORMAT(NAME, ID)                                                                                       \
     static size_t NAME##_group_bytes(int64_t cols) { return round_64((size_t)(cols / 256) * block256_bytes(NAME)); }    \
     static void NAME##_pack(const uint8_t *src, size_t row_bytes, int rows, int64_t cols, uint8_t *group) {             \
@@ -163,6 +180,7 @@ static void regroup_pairs(const uint8_t *codes, uint8_t *out, int stride) {
                               float *out, int64_t out_stride) {                                                         \
         block256_tile(NAME, group, cols, act, row, n, out, out_stride);                                                 \
     }                                                                                                                   \
-    QUANTISED_FORMAT(NAME, ID, 256, RASE_ACT_Q16_256)
+    BLOCK256_DOT(NAME)                                                                                                  \
+    QUANTISED_FORMAT_DOT(NAME, ID, 256, RASE_ACT_Q16_256, BLOCK256_DOT_NAME(NAME))
 
 #endif

@@ -105,8 +105,9 @@ enum { DOT_TILE = 4 };
 
 /* `dot` from NAME_tile(group, cols, act, first row, constant row count, out, out_stride): a group stays in the cache while
  * all activation rows pass. `row` from NAME_panel: a row costs R times its share, which a gather of embeddings never feels. */
-#define QUANTISED_FORMAT(NAME, ID, BLOCK, ACT)                                                                       \
-    static void NAME##_dot(const uint8_t *group, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0,    \
+#define QUANTISED_FORMAT(NAME, ID, BLOCK, ACT) QUANTISED_FORMAT_DOT(NAME, ID, BLOCK, ACT, NAME##_rows)
+#define QUANTISED_FORMAT_DOT(NAME, ID, BLOCK, ACT, DOT)                                                              \
+    static void NAME##_rows(const uint8_t *group, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0,    \
                            int64_t m1, float *out, int64_t out_stride) {                                             \
         for (int64_t g = 0; g < n_groups; g++, group += NAME##_group_bytes(cols), out += RASE_R) {                   \
             int64_t i = m0;                                                                                          \
@@ -121,6 +122,6 @@ enum { DOT_TILE = 4 };
         }                                                                                                            \
     }                                                                                                                \
     static const rase_format NAME##_format = {(ID),          (BLOCK),    (ACT),        NAME##_group_bytes,           \
-                                              NAME##_pack,   NAME##_row, NAME##_panel, NAME##_dot};
+                                              NAME##_pack,   NAME##_row, NAME##_panel, DOT};
 
 #endif

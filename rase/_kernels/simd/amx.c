@@ -1,5 +1,10 @@
-/* The bf16 tiles beside the AVX-512 kernels: 16 rows per group. */
-#include "../ops/tiles.h"
+/* AVX-512 with tiles: the AVX-512 kernels, K-quants times many rows in int8 tiles, prompt tokens in bf16 tiles. */
+#define RASE_TILES 1
+#include "avx512.h"
+
+#include "variant.h"
+
+RASE_TABLE(amx)
 
 const rase_tiles rase_tiles_amx = {
     .begin = tiles_begin,
