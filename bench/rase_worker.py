@@ -91,7 +91,8 @@ class RaseWorker(Worker):
         rows = np.arange(n, dtype=np.int32)
         batch = Batch(
             ids=np.asarray(tokens, np.int32), positions=np.asarray([positions], np.int32), sequences=rows,
-            page_tables=np.tile(tables, (len(self.program.page_bytes), 1, 1)), roles=np.full(n, GENERATED, np.uint8), logits_rows=rows,
+            page_tables=np.tile(tables, (len(self.program.page_bytes), 1, 1)),
+            roles=np.full(n, GENERATED, np.uint8), logits_rows=rows,
         )  # fmt: skip
         return self.program.run(batch)
 
