@@ -89,7 +89,7 @@ cdef class Walker(Plan):
     cdef void work(self, int worker, int workers) noexcept nogil:
         """What every worker does: for each phase, take units until none is left, then wait until all are done."""
         cdef uint64_t state = rase_fp_enter()
-        cdef bint tiles = self.tiles != NULL and self.n_tokens > 1
+        cdef bint tiles = self.tiles != NULL and (self.n_tokens > 1 or self.n_generated == 0)
         cdef Phase *phase
         cdef rase_tickets *tickets
         cdef int64_t begin = 0
