@@ -87,16 +87,18 @@ def plan_memory(backend: Backend, graph: Graph, file: GgufFile, options: Compile
     """Return the KV budget in bytes, or raise ``InsufficientMemory`` when weights and one page do not fit.
 
     The cache grows with use: a long context costs nothing at load. Its budget is what the whole context
-    takes, or ``KV_SHARE`` of the memory that weights and scratch leave.
+    takes, or ``KV_SHARE`` of the memory that loading leaves.
     """
+    from rase.gguf.stream import buffer_bytes
+
     estimate = backend.estimate(graph, file.tensors, options)
     available = available_memory()
-    reading = max((info.nbytes for info in file.tensors.values()), default=0)  # the buffer that is hashed
+    reading = buffer_bytes(file, estimate.grain, estimate.threads)  # what is hashed and compiled
     needed = estimate.weights + estimate.scratch + reading + estimate.page
     if needed > available:
         name = os.fspath(file.shards[0].path)
         raise InsufficientMemory(f"model '{name}'", needed=needed, available=available)
-    left = available - estimate.weights - estimate.scratch
+    left = available - needed + estimate.page
     whole = estimate.page * -(-graph.context_length // estimate.page_tokens)
     return max(estimate.page, min(whole, int(left * KV_SHARE)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,11 +28,16 @@ class InMemoryWeights:
             for name, array in arrays.items()
         }
 
-    def stream(self, wanted: Collection[str]) -> Iterator[tuple[TensorInfo, memoryview]]:
-        """Yield each wanted tensor once."""
+    def deliver(
+        self,
+        grains: Mapping[str, int],
+        take: Callable[[TensorInfo, int, memoryview], object],
+        threads: int = 1,
+    ) -> None:
+        """Hand over each tensor of ``grains`` whole, in this thread."""
         for name, info in self.tensors.items():
-            if name in wanted:
-                yield info, memoryview(self._arrays[name].tobytes())
+            if name in grains:
+                take(info, 0, memoryview(self._arrays[name].tobytes()))
 
 
 def probe_model() -> tuple[Graph, InMemoryWeights]:

@@ -4,7 +4,6 @@ A running model never comes through here: `program.pyx` takes a variant's C tabl
 `rase runtime probe` do. What a kernel computes is stated in kernels.h.
 """
 
-from cython.parallel cimport prange
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 
@@ -93,7 +92,7 @@ cdef class Variant:
         """'f32', 'q16_32' or 'q16_256': what the format's integer path multiplies with."""
         return ("f32", "q16_32", "q16_256")[self.format(format_id).act]
 
-    def pack(self, int format_id, const uint8_t[::1] data, int64_t rows, int64_t cols, uint8_t[::1] out, int threads=1):
+    def pack(self, int format_id, const uint8_t[::1] data, int64_t rows, int64_t cols, uint8_t[::1] out):
         """Pack the file bytes of a (rows, cols) matrix into ``out`` (``packed_bytes`` long, 64-byte aligned)."""
         cdef const rase_format *fmt = self.format(format_id)
         cdef int64_t r = self.table.rows_per_group, groups = (rows + r - 1) // r, g
@@ -103,9 +102,10 @@ cdef class Variant:
         cdef size_t row_bytes = data.shape[0] // rows
         cdef const uint8_t *source = &data[0]
         cdef uint8_t *target = &out[0]
-        for g in prange(groups, nogil=True, schedule="static", num_threads=threads):
-            fmt.pack(source + g * r * row_bytes, row_bytes, <int>(r if rows - g * r > r else rows - g * r), cols,
-                     target + g * group_bytes)
+        with nogil:
+            for g in range(groups):
+                fmt.pack(source + g * r * row_bytes, row_bytes, <int>(r if rows - g * r > r else rows - g * r), cols,
+                         target + g * group_bytes)
 
     def rows(self, int format_id, const uint8_t[::1] packed, int64_t cols, const int64_t[::1] which, float[:, ::1] out):
         """Dequantize the rows ``which`` of a packed matrix into ``out`` (len(which), cols)."""

@@ -6,7 +6,7 @@ Importing this module loads no NumPy and no kernel.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -110,12 +110,18 @@ class CompileOptions:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes that a program will hold: weights and scratch at once, ``pages[g]`` a page of cache group g."""
+    """Bytes that a program will hold: weights and scratch at once, ``pages[g]`` a page of cache group g.
+
+    ``grain`` and ``threads`` are what ``compile`` will ask of the weight source: bytes that it must get in
+    one piece, at most, and the threads that it uses.
+    """
 
     weights: int
     pages: tuple[int, ...]
     scratch: int
     page_tokens: int = PAGE_TOKENS
+    grain: int = 1
+    threads: int = 1
 
     @property
     def page(self) -> int:
@@ -128,15 +134,23 @@ class MemoryEstimate:
 
 
 class WeightSource(Protocol):
-    """Where a backend reads weights from: each wanted tensor once, in file order.
-
-    The buffer is valid until the next one is asked for. The stream must be exhausted: it hashes as it goes.
-    """
+    """Where a backend reads weights from, in slices; a source that hashes does so as it delivers."""
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]: ...
 
-    def stream(self, wanted: Collection[str]) -> Iterator[tuple[TensorInfo, memoryview]]: ...
+    def deliver(
+        self,
+        grains: Mapping[str, int],
+        take: Callable[[TensorInfo, int, memoryview], object],
+        threads: int = 1,
+    ) -> None:
+        """Call ``take(info, start, data)`` for slices that make up each tensor named in ``grains``.
+
+        A slice begins at a multiple of ``grains[name]`` bytes of its tensor, and only the last one ends
+        elsewhere: a grain of ``info.nbytes`` brings the tensor whole. ``data`` is read-only and valid until
+        ``take`` returns. Calls come in file order with one thread, in any order and at once with several.
+        """
 
 
 class Program(ABC):

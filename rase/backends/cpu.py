@@ -20,6 +20,7 @@ from rase.backends import _fork
 from rase.backends._lowering import Lowering, refuse_unknown
 from rase.backends._memory import Arena
 from rase.backends._threads import decode_threads, prefill_threads
+from rase.backends._weights import PackedWeights, grain, room
 from rase.backends.base import (
     PAGE_TOKENS,
     Backend,
@@ -31,7 +32,6 @@ from rase.backends.base import (
 )  # fmt: skip
 from rase.backends.check import check_rope_factors
 from rase.errors import BackendError, BackendUnavailable, UnsupportedFormat
-from rase.gguf.dequantize import dequantize
 from rase.graph import ops
 from rase.graph.ops import Graph
 
@@ -92,35 +92,20 @@ class CpuBackend(Backend):
         parts = max((op.n_heads * (op.head_dim + 31) for op in attention), default=0)  # as plan.pyx
         shared = 4 * max(2**18, parts * (graph.context_length // 256 + 2))
         return MemoryEstimate(
-            weights=sum(self._room(tensors[name]) for name in graph.weights), pages=plan.page_bytes,
-            scratch=plan.scratch_bytes + workers * per_worker + shared, page_tokens=PAGE_TOKENS,
+            weights=sum(room(self.variant, tensors[name]) for name in graph.weights), pages=plan.page_bytes,
+            scratch=plan.scratch_bytes + workers * per_worker + shared, page_tokens=PAGE_TOKENS, threads=workers,
+            grain=max((grain(self.variant, tensors[name]) for name in graph.weights), default=1),
         )  # fmt: skip
 
     def compile(self, graph: Graph, weights: WeightSource, options: CompileOptions) -> Program:
         plan = self._lower(graph, weights.tensors, options)
         threads = _threads(options)
-        arena = Arena(sum(self._room(weights.tensors[name]) for name in graph.weights), "the packed weights")
-        placed: dict[str, Any] = {}
-        for info, data in weights.stream(graph.weights):
-            if len(info.shape) == 1:
-                values = dequantize(info.format, data, info.shape)
-                placed[info.name] = arena.take(4 * len(values)).view(np.float32)
-                placed[info.name][:] = values
-            else:
-                rows, cols = info.shape
-                placed[info.name] = arena.take(self.variant.packed_bytes(info.format.ggml_id, rows, cols))
-                packed = placed[info.name]
-                _fork.call(self.variant.pack, info.format.ggml_id, data, rows, cols, packed, max(threads))
+        packed = PackedWeights(self.variant, weights.tensors, graph.weights)
+        weights.deliver(packed.grains, packed.take, max(threads))
         for rope in plan.ropes:
             if rope.factors is not None:
-                check_rope_factors(rope.factors, placed[rope.factors])
-        return CpuProgram(self.variant, plan, arena, placed, options, threads)
-
-    def _room(self, info: TensorInfo) -> int:
-        """Bytes of one weight in memory: vectors as float32, matrices packed."""
-        if len(info.shape) == 1:
-            return Arena.room(4 * info.shape[0])
-        return Arena.room(self.variant.packed_bytes(info.format.ggml_id, *info.shape))
+                check_rope_factors(rope.factors, packed.arrays[rope.factors])
+        return CpuProgram(self.variant, plan, packed, options, threads)
 
     def _lower(self, graph: Graph, tensors: Mapping[str, TensorInfo], options: CompileOptions) -> Lowering:
         refuse_unknown(graph)
@@ -153,8 +138,7 @@ class CpuProgram(Program):
         self,
         variant: Any,
         plan: Lowering,
-        arena: Arena,
-        weights: dict[str, Any],
+        weights: PackedWeights,
         options: CompileOptions,
         threads: tuple[int, int],
     ) -> None:
@@ -170,10 +154,10 @@ class CpuProgram(Program):
         self._padded_vocab = -(-self.graph.vocab_size // 16) * 16
         pages = -(-self.graph.context_length // PAGE_TOKENS) + 1
         self._walker: Any = Walker(variant, self.max_batch_tokens, max(threads), pages)
-        self._keep: list[Any] = [arena, weights, Arena(plan.scratch_bytes, "scratch memory")]
-        plan.emit(self._walker, self._keep[2], weights)
+        self._keep: list[Any] = [weights, Arena(plan.scratch_bytes, "scratch memory")]
+        plan.emit(self._walker, self._keep[1], weights.arrays)
         self._walker.finish()
-        self._ropes = [_RopeTable(rope, weights) for rope in plan.ropes]
+        self._ropes = [_RopeTable(rope, weights.arrays) for rope in plan.ropes]
         self._addresses: list[list[int]] = [[] for _ in plan.page_bytes]
         self._exclusive = Exclusive()
         self._pid = os.getpid()

@@ -56,13 +56,17 @@ class ReferenceBackend(Backend):
         largest = max(math.prod(weight.shape) for weight in graph.weights.values())
         row = 16 * widest + graph.vocab_size  # a token's values in use at one time, and its logits
         scratch = 8 * (row * options.max_batch_tokens + largest)  # with one weight as float64
-        return MemoryEstimate(weights=4 * elements, pages=_page_bytes(graph), scratch=scratch)
+        grain = max(tensors[name].nbytes for name in graph.weights)
+        return MemoryEstimate(weights=4 * elements, pages=_page_bytes(graph), scratch=scratch, grain=grain)
 
     def compile(self, graph: Graph, weights: WeightSource, options: CompileOptions) -> Program:
         _refuse_unknown_ops(graph)
         loaded = {}
-        for info, data in weights.stream(graph.weights):
+
+        def take(info: TensorInfo, _: int, data: memoryview) -> None:
             loaded[info.name] = dequantize(info.format, data, info.shape)
+
+        weights.deliver({name: weights.tensors[name].nbytes for name in graph.weights}, take)
         for op in graph.ops:
             if isinstance(op, ops.Rotate) and op.rope.factors is not None:
                 check_rope_factors(op.rope.factors, loaded[op.rope.factors])

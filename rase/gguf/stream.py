@@ -7,24 +7,25 @@ that were loaded, whatever happens to the file meanwhile.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from rase.errors import Cancelled
 from rase.gguf.formats import TensorInfo
+from rase.gguf.pipeline import Pipeline, Slice, Take
 from rase.gguf.reader import GgufFile, Shard
 
-__all__ = ["PIECE", "HashedTensors"]
+__all__ = ["MAX_THREADS", "SLICE", "HashedTensors", "buffer_bytes"]
 
-PIECE = (
-    2**20
-)  # bytes between two looks at `cancelled`; small enough to be hashed out of the processor's cache
+SLICE = 4 * 2**20
+"""Bytes of a slice, about: each costs some turns of the GIL, which a busy host gives away slowly."""
+MAX_THREADS = 4  # one hashes at about 2 GB/s; more than three others cannot run ahead of it
 
 
 class HashedTensors:
-    """A weight source over an open ``GgufFile``; ``stream`` may run once.
+    """A weight source over an open ``GgufFile``; ``deliver`` may run once.
 
-    ``progress(done, total)`` is called in bytes over all shards; ``cancelled()`` is asked before each piece
-    of 1 MiB and makes ``stream`` raise ``Cancelled`` when it says True.
+    ``progress(done, total)`` is called in bytes over all shards, ``cancelled()`` makes ``deliver`` raise
+    ``Cancelled`` when it says True; both many times a second, in the thread that called ``deliver``.
     """
 
     def __init__(
@@ -37,88 +38,82 @@ class HashedTensors:
         self.tensors = file.tensors
         self._progress, self._cancelled = progress, cancelled
         self._total = sum(shard.size for shard in file.shards)
-        self._done = 0
-        self._digests: list[str] = []
+        self._digests: tuple[str, ...] = ()
         self._started = False
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """SHA-256 of each shard in hex; ``RuntimeError`` before ``stream`` is exhausted."""
-        if len(self._digests) != len(self.file.shards):
-            raise RuntimeError("the digests are complete once stream() is exhausted")
-        return tuple(self._digests)
+        """SHA-256 of each shard in hex; ``RuntimeError`` before ``deliver`` has ended."""
+        if not self._digests:
+            raise RuntimeError("the digests are complete once deliver() has ended")
+        return self._digests
 
-    def stream(self, wanted: Collection[str]) -> Iterator[tuple[TensorInfo, memoryview]]:
-        """Yield each tensor of ``wanted`` once, in file order, with its bytes (read-only).
+    def deliver(self, grains: Mapping[str, int], take: Take, threads: int = 1) -> None:
+        """Call ``take(info, start, data)`` for slices that make up each tensor named in ``grains``.
 
-        The buffer is reused: it holds until the next step of the iteration. Raises ``CorruptModelFile`` for
-        a name that the model lacks and when a file shrinks or changes meanwhile, ``Cancelled`` as said above.
+        ``grains[name]`` bytes are never cut: a slice begins at a multiple of it, and holds several where they
+        are small. With several ``threads`` calls overlap and come in any order; with one, in file order.
+        Raises ``CorruptModelFile`` for a name that the model lacks and when a file shrinks or changes
+        meanwhile, ``Cancelled`` as said above, and what ``take`` raises.
         """
-        names = set(wanted)
-        absent = sorted(names - self.tensors.keys())
+        absent = sorted(grains.keys() - self.tensors.keys())
         if absent:
             raise self.file.shards[0].file.corrupt(
                 f"it lacks tensor '{absent[0]}'", tensor=absent[0], missing=absent
             )
         if self._started:
-            raise RuntimeError("stream() may run once: the digests belong to one pass")
+            raise RuntimeError("deliver() may run once: the digests belong to one pass")
         self._started = True
-        by_shard: list[list[TensorInfo]] = [[] for _ in self.file.shards]
-        for info in self.tensors.values():
-            if info.name in names:
-                by_shard[info.shard].append(info)
-        buffer = _Buffer()
-        for shard, infos in zip(self.file.shards, by_shard, strict=True):
-            yield from self._shard(shard, infos, buffer)
+        digests = [hashlib.sha256(shard.header) for shard in self.file.shards]
+        headers = sum(len(shard.header) for shard in self.file.shards)
+        slices: list[Slice] = []
+        for index, (shard, digest) in enumerate(zip(self.file.shards, digests, strict=True)):
+            infos = [info for info in self.tensors.values() if info.shard == index and info.name in grains]
+            slices += _cut(shard, digest, infos, grains)
+        pipeline = Pipeline(slices, take, min(max(threads, 1), MAX_THREADS))
+        reported = -1
 
-    def _shard(
-        self, shard: Shard, infos: list[TensorInfo], buffer: _Buffer
-    ) -> Iterator[tuple[TensorInfo, memoryview]]:
-        digest = hashlib.sha256(shard.header)
-        self._advance(len(shard.header))
-        position = len(shard.header)
-        for info in infos:
-            self._skip(shard, digest, position, info.offset, buffer)
-            view = buffer.view(info.nbytes)
-            self._read(shard, digest, info.offset, view, f"tensor '{info.name}'")
-            yield info, view.toreadonly()
-            position = info.offset + info.nbytes
-        self._skip(shard, digest, position, shard.size, buffer)
-        shard.file.check_unchanged()
-        self._digests.append(digest.hexdigest())
+        def report() -> int:
+            nonlocal reported
+            done = headers + pipeline.hashed
+            if self._progress is not None and done != reported:
+                self._progress(done, self._total)
+            reported = done
+            return done
 
-    def _skip(self, shard: Shard, digest: hashlib._Hash, start: int, end: int, buffer: _Buffer) -> None:
-        """Hash the bytes between two wanted tensors."""
-        while start < end:
-            length = min(PIECE, end - start)
-            self._read(shard, digest, start, buffer.view(length), "data between the tensors that are loaded")
-            start += length
-
-    def _read(self, shard: Shard, digest: hashlib._Hash, offset: int, view: memoryview, what: str) -> None:
-        """Fill ``view`` and hash it piece by piece, each while it is still in the cache of the processor."""
-        for start in range(0, len(view), PIECE):
+        def tick() -> None:
+            done = report()
             if self._cancelled is not None and self._cancelled():
-                raise Cancelled("loading was cancelled", done=self._done, total=self._total)
-            piece = view[start : start + PIECE]
-            shard.file.read_into(piece, offset + start, what)
-            digest.update(piece)
-            self._advance(len(piece))
+                raise Cancelled("loading was cancelled", done=done, total=self._total)
 
-    def _advance(self, count: int) -> None:
-        self._done += count
-        if self._progress is not None:
-            self._progress(self._done, self._total)
+        pipeline.run(tick)
+        report()
+        for shard in self.file.shards:
+            shard.file.check_unchanged()
+        self._digests = tuple(digest.hexdigest() for digest in digests)
 
 
-class _Buffer:
-    """Memory for one tensor at a time: replaced when a larger one comes, never resized under a reader."""
+def buffer_bytes(file: GgufFile, grain: int, threads: int) -> int:
+    """Most bytes that ``deliver`` holds at a time when the largest grain is ``grain``."""
+    largest = min(SLICE, max(shard.size for shard in file.shards))
+    return min(max(threads, 1), MAX_THREADS) * max(grain, largest)
 
-    def __init__(self) -> None:
-        self._memory = memoryview(b"")
 
-    def view(self, length: int) -> memoryview:
-        if length > len(self._memory):
-            import numpy as np
+def _cut(
+    shard: Shard, digest: hashlib._Hash, infos: list[TensorInfo], grains: Mapping[str, int]
+) -> Iterator[Slice]:
+    """All bytes of a shard after its header, in file order."""
 
-            self._memory = np.empty(length, dtype=np.uint8).data  # no time spent on zeros
-        return self._memory[:length]
+    def between(start: int, end: int) -> Iterator[Slice]:
+        for offset in range(start, end, SLICE):
+            yield Slice(shard.file, digest, offset, min(SLICE, end - offset))
+
+    position = len(shard.header)
+    for info in infos:
+        yield from between(position, info.offset)
+        step = max(SLICE // grains[info.name], 1) * grains[info.name]
+        for start in range(0, info.nbytes, step):
+            length = min(step, info.nbytes - start)
+            yield Slice(shard.file, digest, info.offset + start, length, info, start)
+        position = info.offset + info.nbytes
+    yield from between(position, shard.size)

@@ -121,8 +121,7 @@ def _read_gguf(
         if check is not None:
             check(file, architecture, context_length)
         hashed = HashedTensors(file, progress, cancelled)
-        for _ in hashed.stream(()):
-            pass
+        hashed.deliver({}, lambda *_: None, threads=2)  # one reads, one hashes
         parts = tuple(
             ManifestFile(os.path.abspath(shard.path), shard.size, sha256)
             for shard, sha256 in zip(file.shards, hashed.digests, strict=True)

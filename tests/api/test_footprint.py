@@ -18,21 +18,23 @@ MEASURE = """
 import gc, resource, sys
 from pathlib import Path
 import numpy, psutil, tokenizers
-import rase.completion, rase.engine.decoder, rase.loading, rase.text.tokenizer
+import rase.loading
 from rase import models
-from rase.session import ModelSession
+from rase.device import RuntimeDevice
+from rase.engine.decoder import ProgramDecoder
+from rase.gguf.stream import buffer_bytes
 
 needed = []
 plan = rase.loading.plan_memory
 def measured(backend, graph, file, options):
     estimate = backend.estimate(graph, file.tensors, options)
-    reading = max(info.nbytes for info in file.tensors.values())
+    reading = buffer_bytes(file, estimate.grain, estimate.threads)
     needed.append(estimate.weights + estimate.scratch + reading + estimate.page)
     return plan(backend, graph, file, options)
 rase.loading.plan_memory = measured
 before = psutil.Process().memory_info().rss
-session = ModelSession.load_file(sys.argv[1])
-session.decoder.prefill([1, 2, 3])
+loaded = rase.loading.load_program(sys.argv[1], RuntimeDevice.select("cpu"))
+ProgramDecoder(loaded.program, loaded.pool, None).prefill([1, 2, 3])
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(needed[0], peak - before)
 """

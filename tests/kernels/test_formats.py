@@ -102,16 +102,6 @@ def test_packed_matrices_are_no_larger_than_the_file(variant, fmt: str) -> None:
         assert form.row_bytes(cols) * r <= one <= form.row_bytes(cols) * r * 1.01 + 64
 
 
-@pytest.mark.parametrize("threads", [2, 3])
-def test_packing_threads_change_nothing(threads: int) -> None:
-    variant, form = VARIANTS[-1], format_named("Q4_K")
-    raw = raw_blocks("Q4_K", 100, 512, np.random.default_rng(8))
-    expected = pack(variant, form, raw, 100, 512)
-    packed = np.zeros_like(expected)
-    variant.pack(form.ggml_id, raw.reshape(-1), 100, 512, packed, threads)
-    assert np.array_equal(packed, expected)
-
-
 def test_sizes_are_checked() -> None:
     variant, form = VARIANTS[-1], format_named("Q8_0")
     raw = raw_blocks("Q8_0", 4, 64, np.random.default_rng(0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -27,17 +27,22 @@ class MemoryWeights:
             self.tensors[name] = TensorInfo(name, tuple(shape), format_named(fmt), 0, offset, len(raw))
             offset += len(raw)
 
-    def stream(self, wanted: Collection[str]) -> Iterator[tuple[TensorInfo, memoryview]]:
-        """Like a file's: one buffer for all, so whoever keeps a view instead of a copy reads garbage."""
-        missing = set(wanted) - self.tensors.keys()
+    def deliver(
+        self,
+        grains: Mapping[str, int],
+        take: Callable[[TensorInfo, int, memoryview], object],
+        threads: int = 1,
+    ) -> None:
+        """In slices of one grain and from one buffer: whoever keeps a view reads garbage."""
+        missing = grains.keys() - self.tensors.keys()
         if missing:
             raise KeyError(f"no tensors {sorted(missing)}")
-        buffer = bytearray(max(len(raw) for raw in self.raw.values()))
+        buffer = bytearray(max(grains.values(), default=0))
         for name, info in self.tensors.items():
-            if name in wanted:
-                buffer[: info.nbytes] = self.raw[name]
-                view = memoryview(buffer)[: info.nbytes].toreadonly()
-                yield info, view
+            for start in range(0, info.nbytes, grains[name]) if name in grains else ():
+                data = self.raw[name][start : start + grains[name]]
+                buffer[: len(data)] = data
+                take(info, start, memoryview(buffer)[: len(data)].toreadonly())
                 buffer[:] = b"\xa5" * len(buffer)
 
     def floats(self) -> dict[str, np.ndarray]:
