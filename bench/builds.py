@@ -21,7 +21,7 @@ from platformdirs import user_cache_path
 __all__ = ["ensure", "folder", "openvino_python", "present", "python"]
 
 LLAMA_CPP_PYTHON = "0.3.36"
-OPENVINO_GENAI = "2026.4.0.0"
+OPENVINO_GENAI = "2026.4.1.0"
 FLAGS = "-DGGML_OPENMP=ON -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TOOLS=OFF -DGGML_CCACHE=OFF"
 AVX512 = (
     "SSE42",

@@ -76,7 +76,9 @@ class Process:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
         )
         try:
-            self.settings: list[str] = self.ask({"do": "describe"})["settings"]
+            described = self.ask({"do": "describe"})
+            self.settings: list[str] = described["settings"]
+            self.can: list[str] = described["can"]
             self.loaded = self.ask({"do": "load"})
         except BaseException:
             self.close()
@@ -126,6 +128,7 @@ class Contest:
     lock: Path | None = None  # measurements of other programs that take this lock wait
     values: dict[str, Values] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)  # what each contestant said of itself
+    notes: dict[str, list[str]] = field(default_factory=dict)  # the state of the machine that each saw
     company: list[float] = field(default_factory=list)  # cores that others used, by measurement
     logits: dict[tuple[str, str], Any] = field(default_factory=dict)
 
@@ -160,10 +163,12 @@ class Contest:
     def _round(self, processes: list[Process], metrics: list[Metric]) -> None:
         for metric in metrics:
             for process in processes:
-                for setting in process.settings:
+                for setting in process.settings if metric.request["do"] in process.can else ():
                     answer = self._measure(process, {**metric.request, "setting": setting})
                     who = _who(process.contestant, setting)
                     self._keep(metric.name, who, answer["tokens"] / answer["seconds"])
+                    if answer.get("machine"):
+                        self.notes.setdefault(process.contestant.label, []).append(answer["machine"])
                     if "logits" in answer:
                         self.logits[metric.name, who] = np.asarray(answer["logits"])
 

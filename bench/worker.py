@@ -42,6 +42,7 @@ class Worker(ABC):
     """What an engine measures; ``settings`` are ways to run that share the loaded model."""
 
     settings: tuple[str, ...] = ("",)
+    can: tuple[str, ...] = ("prefill", "decode", "batch")  # what it measures, besides load and memory
 
     @abstractmethod
     def load(self) -> Answer:
@@ -49,7 +50,10 @@ class Worker(ABC):
 
     @abstractmethod
     def prefill(self, setting: str, tokens: int) -> Answer:
-        """A prompt in an empty cache, logits of the last token; ``logits`` are the first 256 of them."""
+        """A prompt in an empty cache, logits of the last token; ``logits`` are the first 256 of them.
+
+        ``machine`` may be a word for the state that the machine was in.
+        """
 
     @abstractmethod
     def decode(self, setting: str, context: int, steps: int) -> Answer:
@@ -64,8 +68,8 @@ class Worker(ABC):
         return {"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
     def describe(self) -> Answer:
-        """The settings."""
-        return {"settings": list(self.settings)}
+        """The settings and what can be measured."""
+        return {"settings": list(self.settings), "can": list(self.can)}
 
 
 def arguments() -> argparse.ArgumentParser:

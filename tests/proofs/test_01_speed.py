@@ -6,36 +6,15 @@ the figure says which try it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from bench import measure
 from bench.measure import Measured
 from rase.session import ModelSession
-
-TRIES = 4
+from tests.support.gates import until
 
 pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(600)]
 timer = measure.median_of(5)
-
-
-def until(
-    reached: Callable[[Measured], bool],
-    attempt: Callable[[], Measured],
-    show: Callable[[Measured], str],
-    figure: Callable[[str], None],
-) -> None:
-    """Measure until the gate is reached, and write the figure; fail with every try's."""
-    shown = []
-    for turn in range(1, TRIES + 1):
-        found = attempt()
-        shown.append(show(found))
-        if reached(found):
-            figure(shown[-1] + (f" (try {turn}: the machine was busy)" if turn > 1 else ""))
-            return
-    figure("failed " + shown[-1])
-    raise AssertionError("; ".join(shown))
 
 
 @pytest.fixture(scope="module")
