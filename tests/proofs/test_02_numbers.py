@@ -128,7 +128,7 @@ def step(program: Program, ids: list[int], tables: np.ndarray, rows: list[int]) 
         Batch(
             ids=np.asarray([ids[row + 1] for row in rows], np.int32),
             positions=np.asarray([[row + 1 for row in rows]], np.int32), sequences=order,
-            page_tables=tables[rows], roles=np.full(len(rows), GENERATED, np.uint8), logits_rows=order,
+            page_tables=tables[None, rows], roles=np.full(len(rows), GENERATED, np.uint8), logits_rows=order,
         )
     )  # fmt: skip
 
