@@ -79,6 +79,7 @@ typedef struct {
     /* Round one row x (n,), padded with +0 to head_stride, into slot 0..31 of a head's run of bytes. */
     void (*store)(const float *x, int64_t n, int64_t head_stride, uint8_t *run, int64_t slot);
     void (*attention)(const rase_attention_task *task); /* the bits depend on neither the run of tokens nor that of chunks */
+    void (*tiled)(const rase_attention_task *task);     /* the same in bf16 tiles, between begin and end of rase_tiles, or NULL */
 } rase_kv;
 
 typedef struct {

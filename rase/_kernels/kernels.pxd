@@ -59,6 +59,7 @@ cdef extern from "kernels.h" nogil:
         size_t (*head_bytes)(int64_t) noexcept nogil
         void (*store)(const float *, int64_t, int64_t, uint8_t *, int64_t) noexcept nogil
         void (*attention)(const rase_attention_task *) noexcept nogil
+        void (*tiled)(const rase_attention_task *) noexcept nogil
 
     ctypedef struct rase_kernels:
         int rows_per_group

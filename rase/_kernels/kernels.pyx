@@ -263,15 +263,20 @@ cdef class Variant:
         return self.table.attention_scratch(group, (head_dim + 15) // 16 * 16)
 
     def attention(self, int kv, const float[:, :, ::1] q, const uint8_t[:, ::1] k, const uint8_t[:, ::1] v,
-                  int64_t first_position, float scale, int64_t window, float[:, :, ::1] out, int64_t span=0):
+                  int64_t first_position, float scale, int64_t window, float[:, :, ::1] out, int64_t span=0, bint tiled=False):
         """q, out (tokens, group, head_dim); k, v (pages, kv_bytes): pages of one KV head in a KV format.
 
         With ``span``, tasks of that many chunks leave parts, which are merged; else one task computes all chunks.
+        ``tiled``: in bf16 tiles.
         """
         cdef int64_t n_pages = k.shape[0], stride = (q.shape[2] + 15) // 16 * 16, i, at, begin, rows
         if (out.shape[0] != q.shape[0] or v.shape[0] != n_pages or 32 * n_pages < first_position + q.shape[0]
                 or k.shape[1] != self.kv_bytes(kv, q.shape[2]) or v.shape[1] != k.shape[1]):
             raise ValueError("sizes do not fit")
+        if tiled and self.table.kv[kv].tiled == NULL:
+            raise ValueError(f"{self.name} has no bf16 tiles")
+        cdef void (*attention)(const rase_attention_task *) noexcept nogil
+        attention = self.table.kv[kv].tiled if tiled else self.table.kv[kv].attention
         cdef rase_attention_task task
         cdef const uint8_t **pages = <const uint8_t **>malloc(n_pages * sizeof(void *))
         cdef int64_t most = self.table.attention_tokens(q.shape[1]), part = self.table.attention_part(stride)
@@ -285,7 +290,10 @@ cdef class Variant:
         task.k_offset, task.v_offset = 0, &v[0, 0] - &k[0, 0]
         task.q_stride = task.out_stride = q.shape[1] * q.shape[2]
         task.group, task.head_dim, task.head_stride = q.shape[1], q.shape[2], stride
-        task.window, task.scale, task.pages, task.scratch = window, scale, pages, scratch
+        task.window, task.scale, task.pages = window, scale, pages
+        task.scratch = <float *>((<uintptr_t>scratch + 63) & ~<uintptr_t>63)
+        if tiled:
+            self.tiles.begin()
         for i in range(0, q.shape[0], most):
             task.q, task.out = &q[i, 0, 0], &out[i, 0, 0]
             task.n_tokens, task.first_position = min(most, q.shape[0] - i), first_position + i
@@ -299,10 +307,12 @@ cdef class Variant:
                     task.first_chunk = at
                     task.last_chunk = min(at + span, (task.first_position + task.n_tokens - 1) // RASE_CHUNK + 1)
                     with nogil:
-                        self.table.kv[kv].attention(&task)
+                        attention(&task)
                 task.parts, task.first_chunk = parts, begin
                 self.table.attention_merge(&task)
             else:
                 with nogil:
-                    self.table.kv[kv].attention(&task)
+                    attention(&task)
+        if tiled:
+            self.tiles.end()
         free(pages); free(parts); free(scratch)

@@ -35,6 +35,7 @@ ctypedef struct Step:
     Share share
     bint outputs            # rows are those that want logits, else the batch's tokens
     bint integer            # LINEAR, QUANTIZE: prompt rows too take the format's own path
+    bint tiled              # ATTEND: prompt tokens in bf16 tiles
     float *x                # (rows, x_stride)
     float *y
     float *out

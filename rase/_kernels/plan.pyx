@@ -99,7 +99,7 @@ cdef class Plan:
         if not 0 <= step.cache < MAX_CACHES:
             raise ValueError("too many cache groups")
         step.rope, step.neighbour = fields.pop("rope", 0), fields.pop("neighbour", False)
-        step.scale = fields.pop("scale", 1.0)
+        step.scale, step.tiled = fields.pop("scale", 1.0), fields.pop("tiled", False)
         if "format" in fields:
             step.format = self.variant.format(fields.pop("format"))
             step.packed = <const uint8_t *>_address(fields.pop("packed"))

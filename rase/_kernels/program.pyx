@@ -67,7 +67,8 @@ cdef class Walker(Plan):
         self.n_runs = 0
         cdef Run *run = NULL
         for i in range(n):
-            if i == 0 or sequences[i] != sequences[i - 1] or positions[i] != positions[i - 1] + 1:
+            if (i == 0 or i == n_generated or sequences[i] != sequences[i - 1]
+                    or positions[i] != positions[i - 1] + 1):
                 self.runs[self.n_runs] = Run(i, 0, positions[i], sequences[i])
                 run = &self.runs[self.n_runs]
                 self.n_runs += 1
@@ -305,7 +306,10 @@ cdef class Walker(Plan):
             task.parts = NULL
             if unit.parts != NULL:
                 task.parts = unit.parts + (unit.first_chunk - unit.begin) * unit.count * step.group * part
-            self.kv.attention(&task)
+            if step.tiled and run.first >= self.n_generated:
+                self.kv.tiled(&task)
+            else:
+                self.kv.attention(&task)
         if unit.parts != NULL and rase_count_down(unit.missing) == 0:
             unit.missing[0] = unit.spans  # for the next layer
             task.parts, task.first_chunk, task.last_chunk = unit.parts, unit.begin, unit.end

@@ -226,7 +226,7 @@ class Lowering:
         self._step("store", x=op.k, y=op.v, **shape)
         self._step("attend", x=op.q, out=self._new(op.out), group=op.n_heads // op.n_kv_heads,
                    window=op.mask.width if isinstance(op.mask, ops.Window) else 0, scale=op.scale,
-                   **shape)  # fmt: skip
+                   tiled=self.prompt == "bf16", **shape)  # fmt: skip
 
     def _logits(self, op: ops.Logits) -> None:
         """Logits always take the generated-token path (rule R3), over the rows that want them."""

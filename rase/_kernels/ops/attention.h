@@ -241,8 +241,20 @@ static void attention_merge(const rase_attention_task *task) {
 KV_READER(RASE_KV_F16)
 static void attention_f16(const rase_attention_task *task) { attend(task, &reader_RASE_KV_F16); }
 
+#if defined(RASE_TILES)
+#include "tiles_attention.h"
+static void tiled_f16(const rase_attention_task *task) { attend_in_tiles(task, &reader_RASE_KV_F16); }
+static size_t task_scratch(int64_t group, int64_t stride) {
+    size_t plain = attention_scratch(group, stride), tiled = tiles_attention_scratch(group, stride);
+    return plain > tiled ? plain : tiled;
+}
+#else
+#define tiled_f16 NULL
+#define task_scratch attention_scratch
+#endif
+
 static const rase_kv kv_f16 = {
-    .name = "f16", .head_bytes = kv_f16_bytes, .store = kv_f16_store, .attention = attention_f16,
+    .name = "f16", .head_bytes = kv_f16_bytes, .store = kv_f16_store, .attention = attention_f16, .tiled = tiled_f16,
 };
 
 #define RASE_KV_TABLE {[RASE_KV_F16] = &kv_f16}

@@ -27,7 +27,7 @@
         .exp = exp_array,                                                                                 \
         .kv = RASE_KV_TABLE,                                                                              \
         .attention_tokens = attention_tokens,                                                             \
-        .attention_scratch = attention_scratch,                                                           \
+        .attention_scratch = task_scratch,                                                                \
         .attention_part = attention_part,                                                                 \
         .attention_merge = attention_merge,                                                               \
         .fma_burst = fma_burst,                                                                           \
