@@ -64,7 +64,7 @@ TEMPLATE void block256_group(const block256 f, const uint8_t *group, int64_t col
     for (int64_t b = 0; b < blocks; b++, group += block256_bytes(f)) {
         const uint16_t *halves = (const uint16_t *)group;
         const uint8_t *block = group + block256_halves(f);
-        rf d = rf_from_f16(halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
+        rf d = block256_d(f, halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
         rb scales[4];
         rh pairs[8]; /* what multiplies the activation sums of two sub-blocks */
         read_ahead(group, (int)block256_bytes(f) / 64 + 1);

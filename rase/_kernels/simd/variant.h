@@ -8,6 +8,7 @@
 #include "../ops/attention_tiles.h"
 #include "../ops/attention.h"
 #include "../ops/limits.h"
+#include "lookup.h"
 #include "../quants/formats.h"
 
 #define RASE_TABLE(NAME)                                                                                  \
