@@ -93,7 +93,8 @@ class CpuBackend(Backend):
         shared = 4 * max(2**18, parts * (graph.context_length // 256 + 2))
         return MemoryEstimate(
             weights=sum(room(self.variant, tensors[name]) for name in graph.weights), pages=plan.page_bytes,
-            scratch=plan.scratch_bytes + workers * per_worker + shared, page_tokens=PAGE_TOKENS, threads=workers,
+            scratch=plan.scratch_bytes + workers * per_worker + shared, page_tokens=PAGE_TOKENS,
+            threads=workers,
             grain=max((grain(self.variant, tensors[name]) for name in graph.weights), default=1),
         )  # fmt: skip
 

@@ -20,7 +20,7 @@ FLOATS = ("F32", "F16", "BF16")
 
 @dataclass(frozen=True)
 class Mix:
-    """``base`` for most matrices, ``better`` for those that matter more; ``file_type`` as llama.cpp counts."""
+    """``base`` for most matrices, ``better`` for those that matter; ``file_type`` as llama.cpp counts."""
 
     base: str
     better: str

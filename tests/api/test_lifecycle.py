@@ -112,6 +112,7 @@ def test_a_time_can_be_set_for_one_model_and_zero_is_at_once(store) -> None:
 
 def test_what_is_pinned_or_held_stays(store) -> None:
     cache = process_cache()
+    cache.clear()  # what other tests of this process left
     try:
         model = rase.load("a", store.root)
         cache.keep(model.session, seconds=0)

@@ -102,7 +102,10 @@ def test_a_file_is_quantized(tmp_path: Path, mix: str, matrices: str) -> None:
             if len(info.shape) == 1:
                 assert np.array_equal(values, back)
             else:
-                assert np.square(back - values).mean() < 0.01 * np.square(values).mean(), tensor.name
+                worst = (
+                    0.015 if mix == "Q4_0" else 0.01
+                )  # sixteen levels without a minimum: 1.2 % of normal weights
+                assert np.square(back - values).mean() < worst * np.square(values).mean(), tensor.name
     kinds = {tensor.name: tensor.tensor_type.name for tensor in reader.tensors}
     base, better = MIXES[mix].base, MIXES[mix].better
     assert kinds["blk.0.attn_q.weight"] == kinds["blk.1.ffn_gate.weight"] == base

@@ -30,9 +30,13 @@ def stored(kv: str, rows: NDArray) -> NDArray:
     return rows.astype(np.float16).astype(np.float64)
 
 
-def attend(variant, kv: str, q: NDArray, k: NDArray, v: NDArray, first: int, window: int = 0, span: int = 0) -> NDArray:
+def attend(
+    variant, kv: str, q: NDArray, k: NDArray, v: NDArray, first: int, window: int = 0, span: int = 0
+) -> NDArray:
     out = empty(q.shape, F32)
-    variant.attention(FORMATS[kv], np.ascontiguousarray(q), k, v, first, q.shape[2] ** -0.5, window, out, span)
+    variant.attention(
+        FORMATS[kv], np.ascontiguousarray(q), k, v, first, q.shape[2] ** -0.5, window, out, span
+    )
     return out
 
 
@@ -63,7 +67,9 @@ CASES = [  # first position, tokens, query heads, head_dim, window
 @every_variant
 @every_format
 @pytest.mark.parametrize("case", CASES, ids=[f"at{c[0]}x{c[1]}-g{c[2]}-d{c[3]}-w{c[4]}" for c in CASES])
-def test_attention_is_accurate_and_the_same_everywhere(variant, kv: str, case: tuple[int, int, int, int, int]) -> None:
+def test_attention_is_accurate_and_the_same_everywhere(
+    variant, kv: str, case: tuple[int, int, int, int, int]
+) -> None:
     first, tokens, group, dim, window = case
     keys, values = random(first + tokens, dim, seed=1), random(first + tokens, dim, seed=2)
     k, v = cache(kv, keys), cache(kv, values)
@@ -99,7 +105,11 @@ def test_attention_is_the_rule_step_by_step() -> None:
         return fma(np.broadcast_to(a, c.shape).astype(F32), np.broadcast_to(b, c.shape).astype(F32), c)
 
     first, dim = 600, 48
-    keys, values, q = (random(first + 1, dim, seed=4), random(first + 1, dim, seed=5), random(1, 1, dim, seed=6))
+    keys, values, q = (
+        random(first + 1, dim, seed=4),
+        random(first + 1, dim, seed=5),
+        random(1, 1, dim, seed=6),
+    )
     found = attend(SCALAR, "f16", q, cache("f16", keys), cache("f16", values), first)
     keys, values = (rows.astype(np.float16).astype(F32) for rows in (keys, values))
     merged: tuple[F32, F32, NDArray] | None = None

@@ -7,8 +7,8 @@ import pytest
 
 from rase._kernels import kernels
 from rase.gguf.formats import format_named
-from tests.kernels.test_attention import CASES, cache, exact, random, stored
 from tests.kernels.support import F32, FORMAT_NAMES, assert_same_bits, dequantized, empty, pack, raw_blocks
+from tests.kernels.test_attention import CASES, cache, exact, random, stored
 
 MISSING = dict(kernels.variants()).get("amx", "x86-64")
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"bf16 tiles need {MISSING}")
