@@ -2,8 +2,8 @@
 
 A unit is a block of query tokens, some KV heads and a run of chunks (design rule R8). Where blocks and heads alone give
 enough units, each computes all chunks of its tokens. Where they do not, as for one token at a long context, the chunks
-of a head are shared out: units leave the part of each chunk in memory, and whoever finishes last merges them, ascending.
-The arithmetic is the same, so the bits depend on none of this.
+of a head are shared out: units leave the part of each chunk in memory, and whoever finishes last merges them,
+ascending. The arithmetic is the same, so the bits depend on none of this.
 """
 
 from libc.stdint cimport int64_t

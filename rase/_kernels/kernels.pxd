@@ -88,8 +88,8 @@ cdef extern from "kernels.h" nogil:
         void (*end)() noexcept nogil
         void (*left)(const float *, int64_t, int64_t, uint8_t *) noexcept nogil
         void (*right)(const rase_format *, const uint8_t *, int64_t, int64_t, int64_t, uint8_t *) noexcept nogil
-        void (*multiply)(const uint8_t *, int64_t, int64_t, int64_t, int64_t, const uint8_t *, int64_t, float *, float *,
-                         int64_t) noexcept nogil
+        void (*multiply)(const uint8_t *, int64_t, int64_t, int64_t, int64_t, const uint8_t *, int64_t, float *,
+                         float *, int64_t) noexcept nogil
 
 cdef class Variant:
     cdef int index

@@ -184,8 +184,11 @@ cdef class Variant:
 
     def tiles_linear(self, int format_id, const uint8_t[::1] packed, int64_t rows, const float[:, ::1] x,
                      float[:, ::1] out, int64_t steps, int64_t block):
-        """out (m, groups * 16) = x (m, cols) times the packed matrix in bf16 tiles: ``steps`` of 32 depths (a multiple of 8) and
-        ``block`` groups at a time. For tests; program.pyx has the loop that models run."""
+        """out (m, groups * 16) = x (m, cols) times the packed matrix in bf16 tiles.
+
+        ``steps`` of 32 depths (a multiple of 8) and ``block`` groups at a time. For tests; program.pyx has the loop
+        that models run.
+        """
         cdef const rase_format *fmt = self.format(format_id)
         cdef int64_t m = x.shape[0], cols = x.shape[1], groups = (rows + 15) // 16, total = (cols + 31) // 32
         cdef int64_t i, j, g, n, part, s, count
@@ -263,7 +266,8 @@ cdef class Variant:
         return self.table.attention_scratch(group, (head_dim + 15) // 16 * 16)
 
     def attention(self, int kv, const float[:, :, ::1] q, const uint8_t[:, ::1] k, const uint8_t[:, ::1] v,
-                  int64_t first_position, float scale, int64_t window, float[:, :, ::1] out, int64_t span=0, bint tiled=False):
+                  int64_t first_position, float scale, int64_t window, float[:, :, ::1] out, int64_t span=0,
+                  bint tiled=False):
         """q, out (tokens, group, head_dim); k, v (pages, kv_bytes): pages of one KV head in a KV format.
 
         With ``span``, tasks of that many chunks leave parts, which are merged; else one task computes all chunks.

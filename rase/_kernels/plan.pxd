@@ -18,8 +18,8 @@ cdef enum:
     MAX_ROPES = 16
     MAX_CACHES = 16         # cache groups of a graph
     ACT_BF16 = 3            # the left side of bf16 tiles, beside the RASE_ACT_* of kernels.h
-    TILE_GROUPS = 8         # groups and depth steps of one block of bf16 tiles: 256 KiB of the second-level cache, so that
-    TILE_STEPS = 32         # the activations pass once for 128 rows of weights
+    TILE_GROUPS = 8         # groups and depth steps of one block of bf16 tiles: 256 KiB of the second-level cache, so
+    TILE_STEPS = 32         # that the activations pass once for 128 rows of weights
 
 cdef enum Kind:
     EMBED, NORM, QUANTIZE, LINEAR, BIAS, ROTATE, SILU, SILU_MUL, MUL, ADD, STORE, ATTEND, GATHER, LOGITS

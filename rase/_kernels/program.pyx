@@ -4,8 +4,8 @@ A step is one of three kinds by how it is shared out, and a phase is a run of st
 quantization, sums, rotation, KV store): a unit is some rows, taken through all steps of the phase, which fuses them.
 *Output-split* (linears): a unit is some packed groups of one matrix. *Head-split* (attention): a unit is a block of
 query tokens, some KV heads and a run of chunks (attend.pyx). Workers take units until a phase is done (tickets.h) and
-meet only there. They split outputs, never a reduction: the bits depend neither on their number nor on who takes what (rule R1). Nothing is
-allocated while a step runs. backends/cpu.py owns the memory behind the pointers.
+meet only there. They split outputs, never a reduction: the bits depend neither on their number nor on who takes what
+(rule R1). Nothing is allocated while a step runs. backends/cpu.py owns the memory behind the pointers.
 """
 
 from cython.parallel cimport parallel, threadid
@@ -17,10 +17,10 @@ from rase._kernels.kernels cimport (
     RASE_ACT_Q16_32, RASE_CHUNK, RASE_PAGE_TOKENS, RASE_TILE_BYTES, rase_act, rase_attention_task,
 )
 from rase._kernels.plan cimport (
-    ACT_BF16, ADD, ATTEND_NS, BIAS, COUNTERS, EMBED, GATHER, HEAD_SPLIT, LINEAR_NS, LOGITS, MUL, NORM, OUTPUT_SPLIT, QUANTIZE,
-    ROTATE, ROW_LOCAL, SILU, SILU_MUL, STORE, TILE_GROUPS, TILE_STEPS, UNPACK_NS, Act, Phase, Plan, Step, rase_count_down,
-    rase_nanoseconds,
-    rase_tickets, rase_tickets_finish, rase_tickets_reset, rase_tickets_take, rase_tickets_wait,
+    ACT_BF16, ADD, ATTEND_NS, BIAS, COUNTERS, EMBED, GATHER, HEAD_SPLIT, LINEAR_NS, LOGITS, MUL, NORM, OUTPUT_SPLIT,
+    QUANTIZE, ROTATE, ROW_LOCAL, SILU, SILU_MUL, STORE, TILE_GROUPS, TILE_STEPS, UNPACK_NS, Act, Phase, Plan, Step,
+    rase_count_down, rase_nanoseconds, rase_tickets, rase_tickets_finish, rase_tickets_reset, rase_tickets_take,
+    rase_tickets_wait,
 )
 
 cdef extern from "fpenv.h" nogil:

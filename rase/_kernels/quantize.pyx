@@ -28,7 +28,7 @@ def quantize(int format_id, const float[::1] values, uint8_t[::1] out, int threa
     cdef const quantizer *q = quantizer_of(format_id)
     if q == NULL:
         raise ValueError(f"no quantizer for format {format_id}")
-    cdef int64_t blocks = values.shape[0] // q.block, shares, i, last
+    cdef int64_t blocks = values.shape[0] // q.block, shares, i
     if threads < 1 or values.shape[0] != blocks * q.block or out.shape[0] != blocks * q.bytes:
         raise ValueError("sizes of values or out, or threads")
     if blocks == 0:

@@ -62,7 +62,8 @@ def _bits(packed: Bytes, dtype: Any, shifts: range) -> NDArray[Any]:
     """Fields of little-endian words, ``shifts`` of word 0 first: (n, words * len(shifts))."""
     words = np.ascontiguousarray(packed).view(np.dtype(dtype).newbyteorder("<")).astype(dtype)
     parts = words[:, :, None] >> np.array(shifts, dtype=dtype) & dtype((1 << shifts.step) - 1)
-    return parts.reshape(len(packed), -1)
+    fields: NDArray[Any] = parts.reshape(len(packed), -1)
+    return fields
 
 
 def _signs(masks: NDArray[Any]) -> Floats:
@@ -80,7 +81,8 @@ def _even_signs(indices: NDArray[Any]) -> Floats:
 
 def _entries(name: str, indices: NDArray[Any]) -> Floats:
     """Codebook entries of (n, k) indices, one after the other: (n, 256)."""
-    return grid(name)[indices].reshape(len(indices), -1)
+    entries: Floats = grid(name)[indices].reshape(len(indices), -1)
+    return entries
 
 
 def _odd(scales: NDArray[Any]) -> Floats:

@@ -25,7 +25,8 @@ def grid(name: str) -> NDArray[np.float32]:
     bits = 4 if name.startswith("IQ3") else 2
     entries = np.frombuffer(bytes.fromhex(_ENTRIES[name]), dtype="<u2")
     levels = entries[:, None] >> np.arange(0, 16, bits, dtype=np.uint16) & np.uint16((1 << bits) - 1)
-    return np.array(_LEVELS[name], dtype=np.float32)[levels]
+    found: NDArray[np.float32] = np.array(_LEVELS[name], dtype=np.float32)[levels]
+    return found
 
 
 _ENTRIES = {

@@ -1,4 +1,4 @@
-"""Attention over KV pages: close to float64, the same bits in every variant and split of tokens, heads and chunks."""
+"""Attention over KV pages: near float64, the same bits in every variant and split of tokens, heads, chunk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ every_format = pytest.mark.parametrize("kv", FORMATS)
 
 
 def cache(kv: str, rows: NDArray) -> NDArray:
-    """Pages (pages, bytes) of one head that store ``rows`` (positions, head_dim); what is not stored is 0xFF, a NaN."""
+    """Pages (pages, bytes) of one head that store ``rows`` (positions, head_dim); the rest is 0xFF, a NaN."""
     positions, head_dim = rows.shape
     pages = empty((-(-positions // PAGE), SCALAR.kv_bytes(FORMATS[kv], head_dim)), np.uint8)
     pages[:] = 0xFF
