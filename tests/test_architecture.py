@@ -21,7 +21,7 @@ FLOORS = {
     "completion": "completion",
     "answers": "completion",
     "session": "session", "session_cache": "session", "session_lock": "session", "loading": "session",
-    "store": "session",
+    "store": "session", "card": "session",
     "decoders": "session", "device": "session", "memory": "session", "probe": "session",
     "errors": "free", "env": "free", "profiling": "free", "metrics": "free", "bell": "free",
     "duration": "free",

@@ -53,7 +53,10 @@ MODEL = {
     "attach-tokenizer": ("rase.cli.model_add:attach_tokenizer", "Link a tokenizer.json to a model."),
     "quantize": ("rase.cli.model_quantize:quantize_model", "Write a smaller GGUF file from a float one."),
     "list": ("rase.cli.model_show:list_models", "List the registered models."),
-    "inspect": ("rase.cli.model_show:inspect_model", "Print the manifest of a model."),
+    "inspect": (
+        "rase.cli.model_show:inspect_model",
+        "Print the manifest of a model and the card of its file.",
+    ),
     "verify": ("rase.cli.model_show:verify_models", "Hash the files of a model again."),
     "remove": ("rase.cli.model_show:remove_model", "Remove a model from the store."),
 }

@@ -56,12 +56,21 @@ def list_models(as_json: bool) -> None:
 @json_option
 @common_options
 def inspect_model(id: str, as_json: bool) -> None:
-    """Print the manifest of the model ID, as TOML."""
+    """Print the manifest of the model ID, as TOML, and what its file says, as comments below it."""
+    from rase.card import card_lines, model_card
+    from rase.errors import EngineError
+
     manifest = settings().open_store().get(id)
     if as_json:
-        print_json(describe(manifest))
-    else:
-        click.echo(printable(manifest.to_toml(), lines=True), nl=False)
+        try:
+            card: Any = model_card(manifest)
+        except EngineError as error:
+            card = {"error": str(error)}
+        print_json({**describe(manifest), "card": card})
+        return
+    click.echo(printable(manifest.to_toml(), lines=True))
+    for line in card_lines(manifest, size_text):
+        click.echo(f"# {line[:1]}{printable(line[1:], lines=True)}".rstrip())
 
 
 @click.command("verify")

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,10 @@ def test_the_life_of_a_model(rase: Rase, hello: Path, tmp_path: Path) -> None:
     listed = rase("model", "list").out.splitlines()
     assert [line.split()[0] for line in listed] == ["ID", "hello"] and "in the file" in listed[1]
     manifest = ModelRegistry.open(tmp_path / "store").get("hello")
-    assert rase("model", "inspect", "hello").out == manifest.to_toml()
+    shown = rase("model", "inspect", "hello").out
+    assert shown.startswith(manifest.to_toml()) and tomllib.loads(shown)["id"] == "hello"
+    for words in ("architecture  llama: ", "parameters", "context       4,096 tokens", "memory"):
+        assert f"# {words}" in shown, shown
     assert f"SHA-256 {manifest.sha256}" in rase("model", "verify", "hello").out
     tokenizer = toy_bpe().write_json(tmp_path)
     result = rase("model", "attach-tokenizer", "hello", "--tokenizer", tokenizer)
@@ -46,7 +50,13 @@ def test_json(rase: Rase, hello: Path, tmp_path: Path) -> None:
     json.loads(rase("model", "import", tmp_path / "m.safetensors", "--id", "m", "--json").out)
     rows = json.loads(rase("model", "list", "--json").out)
     assert [(row["id"], row["format"]) for row in rows] == [("hello", "gguf"), ("m", "safetensors")]
-    assert json.loads(rase("model", "inspect", "hello", "--json").out) == rows[0]
+    shown = json.loads(rase("model", "inspect", "hello", "--json").out)
+    card = shown.pop("card")
+    assert shown == rows[0]
+    assert card["architecture"] == "llama" and card["memory"]["contexts"]["4096"] > card["memory"]["load"]
+    assert sum(group["parameters"] for group in card["groups"].values()) == card["parameters"]
+    broken = json.loads(rase("model", "inspect", "m", "--json").out)
+    assert "error" in broken["card"] and "# no card: " in rase("model", "inspect", "m").out
     assert json.loads(rase("model", "verify", "--json").out) == [
         {"id": row["id"], "ok": True, "sha256": row["sha256"]} for row in rows
     ]

@@ -1,0 +1,138 @@
+"""The card of a model: what its file says of it, and what it will take, from metadata alone.
+
+Nothing of the tensors' data is read. The hashes are not checked: that is ``verify``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rase.device import RuntimeDevice
+from rase.errors import EngineError
+
+if TYPE_CHECKING:
+    from rase.gguf.formats import TensorInfo
+    from rase.graph.ops import Graph
+    from rase.registry.manifest import ModelManifest
+
+__all__ = ["card_lines", "model_card"]
+
+CONTEXTS = (2048, 8192, 32768, 131072)  # tokens for which the card tells the memory, and the whole context
+_GROUPS = (  # by the last part of a tensor's name; the first that fits
+    ("norms", ("norm",)), ("experts", ("_exps", "gate_inp")), ("attention", ("attn", "ssm")),
+    ("feed-forward", ("ffn",)), ("embeddings", ("token", "output", "position")),
+)  # fmt: skip
+
+
+def model_card(manifest: ModelManifest) -> dict[str, Any]:
+    """What the file of ``manifest`` says, as values for JSON.
+
+    ``architecture``, ``layers``, ``dim``, ``vocab_size``; ``context_length`` in tokens; ``windows``: layers
+    by the tokens that they see; ``parameters``; ``groups``: for each part of the model its parameters, bytes
+    and formats; ``template``; ``tokenizer``; ``general``: name, licence and source, as the file gives
+    them; ``memory``: bytes at load, and with full contexts of several lengths. Raises what loading raises
+    before it reads a tensor: ``ModelFileNotFound``, ``CorruptModelFile``, ``UnsupportedArchitecture``, ...
+    """
+    from rase import models
+    from rase.backends.base import CompileOptions
+    from rase.gguf.reader import GgufFile
+    from rase.text.select import choose_template
+
+    with GgufFile.open(manifest.weights) as file:
+        graph = models.build(file.metadata, file.tensors, manifest.architecture, manifest.context_length)
+        named = models.resolve(manifest.architecture or graph.architecture)
+        template = choose_template(manifest.chat_template, file.metadata, named.chat_template)
+        estimate = RuntimeDevice.select().backend().estimate(graph, file.tensors, CompileOptions())
+        lengths = sorted({n for n in CONTEXTS if n < graph.context_length} | {graph.context_length})
+        return {
+            "architecture": graph.architecture, "layers": sum(group.n_layers for group in graph.caches),
+            "dim": graph.dim, "vocab_size": graph.vocab_size, "context_length": graph.context_length,
+            "windows": _windows(graph),
+            "parameters": sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
+            "groups": _groups(file.tensors),
+            "template": template.name if template else None,
+            "tokenizer": "attached" if manifest.tokenizer else file.metadata.get("tokenizer.ggml.model"),
+            "general": _general(file.metadata),
+            "memory": {
+                "load": estimate.weights + estimate.scratch,
+                "contexts": {str(n): estimate.total(n) for n in lengths},
+            },
+        }  # fmt: skip
+
+
+def card_lines(manifest: ModelManifest, size: Any) -> list[str]:
+    """The card as lines for people; ``size`` writes bytes. Says why where a file cannot be read or run."""
+    try:
+        card = model_card(manifest)
+    except EngineError as error:
+        return [f"no card: {error}"]
+    rows = [(name, str(value)) for name, value in card["general"].items()]
+    shape = f"{card['layers']} layers, dim {card['dim']:,}, vocabulary {card['vocab_size']:,}"
+    rows.append(("architecture", f"{card['architecture']}: {shape}"))
+    rows.append(("parameters", _count(card["parameters"])))
+    for name, group in card["groups"].items():
+        formats = ", ".join(f"{form} {share:.0%}" for form, share in group["formats"].items())
+        rows.append((f"  {name}", f"{_count(group['parameters'])}, {size(group['bytes'])}: {formats}"))
+    windows = [
+        f"{count} layers see {tokens} tokens" for tokens, count in card["windows"].items() if tokens != "all"
+    ]
+    rows.append(("context", ", ".join([f"{card['context_length']:,} tokens", *windows])))
+    rows.append(("template", card["template"] or "none: chat requests are refused"))
+    rows.append(("tokenizer", str(card["tokenizer"])))
+    rows.append(("memory", f"{size(card['memory']['load'])} at load"))
+    rows += [
+        ("", f"{size(total)} with {int(tokens):,} tokens in the cache")
+        for tokens, total in card["memory"]["contexts"].items()
+    ]
+    width = max(len(name) for name, _ in rows)
+    return [f"{name.ljust(width)}  {text}" for name, text in rows]
+
+
+def _windows(graph: Graph) -> dict[str, int]:
+    """Layers by what they see: "all", or the tokens of their window."""
+    counts: Counter[str] = Counter()
+    for group in graph.caches:
+        counts["all" if group.window is None else str(group.window)] += group.n_layers
+    return dict(counts)
+
+
+def _groups(tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
+    """Parameters, bytes and the formats' shares of them, for each part of the model."""
+    parts: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        last = name.removesuffix(".weight").removesuffix(".bias").rsplit(".", 1)[-1]
+        part = next((part for part, words in _GROUPS if any(word in last for word in words)), "other")
+        group = parts.setdefault(part, {"parameters": 0, "bytes": 0, "formats": Counter()})
+        count = math.prod(tensor.shape)
+        group["parameters"] += count
+        group["bytes"] += tensor.nbytes
+        group["formats"][tensor.format.name] += count
+    for group in parts.values():
+        group["formats"] = {form: n / group["parameters"] for form, n in group["formats"].most_common()}
+    return parts
+
+
+def _general(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Name, licence and origin, where the file says them."""
+    found = {}
+    for label, keys in (
+        ("name", ("general.name", "general.basename")),
+        ("author", ("general.author", "general.organization")),
+        ("licence", ("general.license",)), ("licence name", ("general.license.name",)),
+        ("licence link", ("general.license.link",)), ("source", ("general.source.url", "general.url")),
+    ):  # fmt: skip
+        value = next((metadata[key] for key in keys if isinstance(metadata.get(key), str)), "")
+        if value.strip():
+            found[label] = value.strip()[:200]
+    return found
+
+
+def _count(parameters: int) -> str:
+    """Parameters as people write them."""
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if parameters >= size:
+            return f"{parameters / size:.3g} {unit}"
+    return str(parameters)
