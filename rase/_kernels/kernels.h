@@ -63,6 +63,7 @@ typedef struct {
     int64_t head_stride;    /* head_dim rounded up to 16: elements of one stored K or V row */
     int64_t window;         /* keys visible to a query, itself included; 0 = all */
     float scale;
+    float soft_cap;         /* scores become soft_cap * tanh(score / soft_cap); 0 = as they are */
     const uint8_t *const *pages;  /* pages[p] holds positions [32p, 32p + 32); only those that the chunks need are read */
     int64_t k_offset, v_offset;   /* bytes into a page where this head's K and V begin, in the layout of the KV format */
     int64_t first_chunk, last_chunk; /* positions [256 * first_chunk, 256 * last_chunk) */
@@ -100,7 +101,14 @@ typedef struct {
     void (*mul)(const float *a, const float *b, int64_t n, float *out);
     void (*scale)(const float *a, float factor, int64_t n, float *out);
     void (*silu)(const float *a, int64_t n, float *out);          /* x / (1 + exp(-x)) */
+    void (*gelu)(const float *a, int64_t n, float *out);          /* x (1 + erf(x / sqrt 2)) / 2 */
+    void (*gelu_tanh)(const float *a, int64_t n, float *out);     /* its tanh form */
+    void (*tanh)(const float *a, int64_t n, float *out);
+    void (*soft_cap)(const float *a, float cap, int64_t n, float *out); /* cap * tanh(x / cap) */
     void (*silu_mul)(const float *a, const float *b, int64_t n, float *out); /* silu(a) * b, the bits of silu then mul */
+    /* The k experts of a token: out (2k,) is their ids ascending, then their gates; ops/route.h. */
+    void (*route)(const float *logits, int64_t n_experts, int64_t k, int renormalize, float scale, float *out);
+    void (*add_scaled)(const float *x, float factor, int64_t n, float *out); /* out += factor * x */
     /* Rotate n_heads heads of head_dim in place; cos, sin (n_dims / 2,); neighbour: pairs (2i, 2i+1), else (i, i + n_dims/2). */
     void (*rotate)(float *x, int64_t n_heads, int64_t head_dim, int64_t n_dims, int neighbour, const float *cos,
                    const float *sin);

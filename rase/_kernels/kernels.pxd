@@ -46,6 +46,7 @@ cdef extern from "kernels.h" nogil:
         int64_t head_stride
         int64_t window
         float scale
+        float soft_cap
         const uint8_t **pages
         int64_t k_offset
         int64_t v_offset
@@ -72,7 +73,13 @@ cdef extern from "kernels.h" nogil:
         void (*mul)(const float *, const float *, int64_t, float *) noexcept nogil
         void (*scale)(const float *, float, int64_t, float *) noexcept nogil
         void (*silu)(const float *, int64_t, float *) noexcept nogil
+        void (*gelu)(const float *, int64_t, float *) noexcept nogil
+        void (*gelu_tanh)(const float *, int64_t, float *) noexcept nogil
+        void (*tanh)(const float *, int64_t, float *) noexcept nogil
+        void (*soft_cap)(const float *, float, int64_t, float *) noexcept nogil
         void (*silu_mul)(const float *, const float *, int64_t, float *) noexcept nogil
+        void (*route)(const float *, int64_t, int64_t, int, float, float *) noexcept nogil
+        void (*add_scaled)(const float *, float, int64_t, float *) noexcept nogil
         void (*rotate)(float *, int64_t, int64_t, int64_t, int, const float *, const float *) noexcept nogil
         void (*exp)(const float *, int64_t, float *) noexcept nogil
         const rase_kv **kv

@@ -221,15 +221,27 @@ cdef class Variant:
         self.table.rms_norm(&x[0], &weight[0], x.shape[0], weight.shape[0], eps, &out[0])
 
     def unary(self, str name, const float[::1] x, float[::1] out):
-        """'exp' or 'silu', elementwise."""
+        """'exp', 'silu', 'gelu', 'gelu_tanh' or 'tanh', elementwise."""
         if out.shape[0] != x.shape[0]:
             raise ValueError("sizes do not fit")
         if name == "exp":
             self.table.exp(&x[0], x.shape[0], &out[0])
         elif name == "silu":
             self.table.silu(&x[0], x.shape[0], &out[0])
+        elif name == "gelu":
+            self.table.gelu(&x[0], x.shape[0], &out[0])
+        elif name == "gelu_tanh":
+            self.table.gelu_tanh(&x[0], x.shape[0], &out[0])
+        elif name == "tanh":
+            self.table.tanh(&x[0], x.shape[0], &out[0])
         else:
             raise ValueError(name)
+
+    def soft_cap(self, const float[::1] x, float cap, float[::1] out):
+        """cap * tanh(x / cap), elementwise."""
+        if out.shape[0] != x.shape[0]:
+            raise ValueError("sizes do not fit")
+        self.table.soft_cap(&x[0], cap, x.shape[0], &out[0])
 
     def binary(self, str name, const float[::1] a, const float[::1] b, float[::1] out):
         """'add', 'mul' or 'silu_mul', elementwise."""
@@ -243,6 +255,12 @@ cdef class Variant:
             self.table.silu_mul(&a[0], &b[0], a.shape[0], &out[0])
         else:
             raise ValueError(name)
+
+    def route(self, const float[::1] logits, bint renormalize, float scale, float[::1] out):
+        """The experts of one token: out (2k,) is their ids ascending, then their gates."""
+        if out.shape[0] % 2 or not 0 < out.shape[0] // 2 <= logits.shape[0]:
+            raise ValueError("sizes do not fit")
+        self.table.route(&logits[0], logits.shape[0], out.shape[0] // 2, renormalize, scale, &out[0])
 
     def rotate(self, float[:, ::1] heads, const float[::1] cos, const float[::1] sin, bint neighbour):
         """Rotate heads (n_heads, head_dim) in place; cos, sin (n_dims / 2,)."""
@@ -267,7 +285,7 @@ cdef class Variant:
 
     def attention(self, int kv, const float[:, :, ::1] q, const uint8_t[:, ::1] k, const uint8_t[:, ::1] v,
                   int64_t first_position, float scale, int64_t window, float[:, :, ::1] out, int64_t span=0,
-                  bint tiled=False):
+                  bint tiled=False, float soft_cap=0.0):
         """q, out (tokens, group, head_dim); k, v (pages, kv_bytes): pages of one KV head in a KV format.
 
         With ``span``, tasks of that many chunks leave parts, which are merged; else one task computes all chunks.
@@ -294,7 +312,7 @@ cdef class Variant:
         task.k_offset, task.v_offset = 0, &v[0, 0] - &k[0, 0]
         task.q_stride = task.out_stride = q.shape[1] * q.shape[2]
         task.group, task.head_dim, task.head_stride = q.shape[1], q.shape[2], stride
-        task.window, task.scale, task.pages = window, scale, pages
+        task.window, task.scale, task.soft_cap, task.pages = window, scale, soft_cap, pages
         task.scratch = <float *>((<uintptr_t>scratch + 63) & ~<uintptr_t>63)
         if tiled:
             self.tiles.begin()

@@ -26,6 +26,14 @@ def inv_freq(theta: float, n_dims: int, out: _F64, factors: _F32 | None = None) 
     RoPE: Su et al., "RoFormer", 2021. ``factors`` is the tensor ``rope_freqs.weight`` of Llama 3.1 and later.
     """
 
+def yarn(
+    frequencies: _F64,
+    theta: float,
+    factor: float,
+    original_context: float,
+    beta_fast: float,
+    beta_slow: float,
+) -> float: ...
 def rope_table(
     start: int,
     stop: int,

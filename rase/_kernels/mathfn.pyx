@@ -75,6 +75,29 @@ def inv_freq(double theta, Py_ssize_t n_dims, double[::1] out, const float[::1] 
     rase_fp_leave(mode)
 
 
+def yarn(double[::1] frequencies, double theta, double factor, double original_context, double beta_fast,
+         double beta_slow):
+    """Change rotary frequencies by YaRN (arXiv 2309.00071, 3.2); returns its attention factor, 1 + 0.1 ln(factor).
+
+    A pair keeps its frequency below the one that turns ``beta_fast`` times within the original context, has it divided
+    by ``factor`` above the one that turns ``beta_slow`` times, and a linear mix of both in between.
+    """
+    cdef Py_ssize_t i, pairs = frequencies.shape[0]
+    cdef double low, high, slow, pi = 3.14159265358979323846
+    cdef unsigned long long mode = rase_fp_enter()
+    low = pairs * rase_log(original_context / (2.0 * pi * beta_fast)) / rase_log(theta)
+    high = pairs * rase_log(original_context / (2.0 * pi * beta_slow)) / rase_log(theta)
+    low = <double><long long>max(low, 0.0)  # floor
+    slow = <double><long long>high
+    high = min(slow if slow >= high else slow + 1.0, 2.0 * pairs - 1.0)  # ceiling
+    for i in range(pairs):
+        slow = min(max((i - low) / max(high - low, 0.001), 0.0), 1.0)
+        frequencies[i] *= slow / factor + (1.0 - slow)
+    low = 1.0 + 0.1 * rase_log(factor)
+    rase_fp_leave(mode)
+    return low
+
+
 def rope_table(Py_ssize_t start, Py_ssize_t stop, const double[::1] inv_freq, float[:, ::1] cos_out,
                float[:, ::1] sin_out, double scale=1.0, double attn_factor=1.0):
     cdef Py_ssize_t p, i, pairs = inv_freq.shape[0], rows = stop - start

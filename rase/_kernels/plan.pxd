@@ -22,10 +22,14 @@ cdef enum:
     TILE_STEPS = 32         # that the activations pass once for 128 rows of weights
 
 cdef enum Kind:
-    EMBED, NORM, QUANTIZE, LINEAR, BIAS, ROTATE, SILU, SILU_MUL, MUL, ADD, STORE, ATTEND, GATHER, LOGITS
+    EMBED, NORM, QUANTIZE, LINEAR, BIAS, ROTATE, SILU, SILU_MUL, MUL, ADD, STORE, ATTEND, GATHER, LOGITS,
+    GELU, GELU_TANH, SCALE, SLICE, ROUTE, DISPATCH, SPREAD, LINEAR_ROUTED, MIX
 
 cdef enum Share:
-    ROW_LOCAL, OUTPUT_SPLIT, HEAD_SPLIT
+    ROW_LOCAL, OUTPUT_SPLIT, HEAD_SPLIT, EXPERT_SPLIT, ONE_WORKER
+
+cdef enum Rows:             # what the rows of a step are
+    TOKENS, OUTPUTS, ROUTED
 
 cdef enum:                  # indices of Walker.spent
     UNPACK_NS, LINEAR_NS, ATTEND_NS, COUNTERS
@@ -33,7 +37,7 @@ cdef enum:                  # indices of Walker.spent
 ctypedef struct Step:
     Kind kind
     Share share
-    bint outputs            # rows are those that want logits, else the batch's tokens
+    Rows space              # the batch's tokens, those that want logits, or one per token and chosen expert
     bint integer            # LINEAR, QUANTIZE: prompt rows too take the format's own path
     bint tiled              # ATTEND: prompt tokens in bf16 tiles
     float *x                # (rows, x_stride)
@@ -46,11 +50,17 @@ ctypedef struct Step:
     int cache               # cache group: which page table and which pages
     int64_t k_offset, v_offset  # bytes into a page: K of all heads, V of all heads
     int schedule            # ATTEND: which of the plan's schedules
+    int64_t start, size, period  # SLICE: which elements of each period
     int act                 # index of a quantized activation buffer, -1 for float32
     int left                # LINEAR: index of the buffer of bf16 tiles for prompt rows, -1 for none
     int rope
     bint neighbour
-    float scale
+    int64_t experts, top_k  # of a mixture
+    int64_t n_active        # DISPATCH, in the batch that runs: the experts that have rows
+    bint renormalize
+    size_t expert_bytes     # one packed matrix of a stack
+    float scale             # of embeddings, scores, logits, SCALE; the epsilon of norms
+    float soft_cap          # of scores and of logits; 0 = none
     const rase_format *format
     const uint8_t *packed
     size_t group_bytes
@@ -66,8 +76,17 @@ ctypedef struct Act:
 ctypedef struct Phase:      # steps [first, last) of one share
     int first, last
     Share share
-    bint outputs
+    Rows space
+    int dispatch            # the last DISPATCH step before, -1 without one
     int64_t groups          # packed groups of all its matrices
+
+ctypedef struct Routes:     # of the layer that runs: pairs (token, choice), sorted by expert, then token
+    int64_t top_k, experts
+    int32_t *order          # routed row -> pair
+    int32_t *place          # pair -> routed row
+    int32_t *first          # (experts + 1,) the first routed row of each expert
+    int32_t *generated      # (experts,) how many of an expert's rows are generated tokens, which come first
+    int32_t *active         # the experts that have rows, ascending
 
 cdef class Plan:
     cdef Variant variant
@@ -97,3 +116,5 @@ cdef class Plan:
     cdef Run *runs
     cdef int64_t n_runs, max_rows
     cdef int add_schedule(self, Step *step) except -1
+    cdef Routes routes
+    cdef _allocate_routes(self)

@@ -48,6 +48,7 @@ cdef class Plan:
         free(self.runs)
         for i in range(MAX_CACHES):
             free(self.pages[i])
+        free(self.routes.order)
         for i in range(self.workers):
             if self.scratch != NULL:
                 free(self.scratch[i])
@@ -77,16 +78,23 @@ cdef class Plan:
         """Append a step; ``fields`` are those of the Step structure, buffers and weights as addresses."""
         names = {"embed": EMBED, "norm": NORM, "quantize": QUANTIZE, "linear": LINEAR, "bias": BIAS, "rotate": ROTATE,
                  "silu": SILU, "silu_mul": SILU_MUL, "mul": MUL, "add": ADD, "store": STORE, "attend": ATTEND,
-                 "gather": GATHER, "logits": LOGITS}
+                 "gather": GATHER, "logits": LOGITS, "gelu": GELU, "gelu_tanh": GELU_TANH, "scale": SCALE,
+                 "slice": SLICE, "route": ROUTE, "dispatch": DISPATCH, "spread": SPREAD,
+                 "linear_routed": LINEAR_ROUTED, "mix": MIX}
+        shares = {"linear": OUTPUT_SPLIT, "logits": OUTPUT_SPLIT, "attend": HEAD_SPLIT, "linear_routed": EXPERT_SPLIT,
+                  "dispatch": ONE_WORKER}
         self.steps = <Step *>realloc(self.steps, (self.n_steps + 1) * sizeof(Step))
         if self.steps == NULL:
             raise MemoryError
         cdef Step *step = &self.steps[self.n_steps]
         memset(step, 0, sizeof(Step))
         step.kind = names[kind]
-        step.share = OUTPUT_SPLIT if kind in ("linear", "logits") else HEAD_SPLIT if kind == "attend" else ROW_LOCAL
+        step.share = shares.get(kind, ROW_LOCAL)
         step.act, step.left = fields.pop("act", -1), fields.pop("left", -1)
-        step.outputs, step.integer = fields.pop("outputs", False), fields.pop("integer", True)
+        step.space = {"tokens": TOKENS, "outputs": OUTPUTS, "routed": ROUTED}[fields.pop("space", "tokens")]
+        step.integer = fields.pop("integer", True)
+        step.experts, step.top_k = fields.pop("experts", 0), fields.pop("top_k", 0)
+        step.renormalize = fields.pop("renormalize", True)
         step.x, step.y = _address(fields.pop("x", 0)), _address(fields.pop("y", 0))
         step.out = _address(fields.pop("out", 0))
         step.x_stride, step.y_stride = fields.pop("x_stride", 0), fields.pop("y_stride", 0)
@@ -100,18 +108,23 @@ cdef class Plan:
             raise ValueError("too many cache groups")
         step.rope, step.neighbour = fields.pop("rope", 0), fields.pop("neighbour", False)
         step.scale, step.tiled = fields.pop("scale", 1.0), fields.pop("tiled", False)
+        step.start, step.size, step.period = fields.pop("start", 0), fields.pop("size", 0), fields.pop("period", 1)
+        step.soft_cap = fields.pop("soft_cap", 0.0)
         if "format" in fields:
             step.format = self.variant.format(fields.pop("format"))
             step.packed = <const uint8_t *>_address(fields.pop("packed"))
             step.group_bytes = step.format.group_bytes(step.cols)
+            step.expert_bytes = (step.rows + self.k.rows_per_group - 1) // self.k.rows_per_group * step.group_bytes
         if fields:
             raise TypeError(f"unknown fields {sorted(fields)}")
         if step.left >= 0 and self.tiles == NULL:
             raise ValueError(f"{self.variant.name} has no bf16 tiles")
         cdef int64_t need = 0
+        self.routes.experts = max(self.routes.experts, step.experts)
+        self.routes.top_k = max(self.routes.top_k, step.top_k)
         if step.left >= 0:
             need = TILE_GROUPS * TILE_STEPS * RASE_TILE_BYTES // 4 + RASE_TILE_SUMS(self.max_rows, TILE_GROUPS)
-        elif step.share == OUTPUT_SPLIT:
+        elif step.share in (OUTPUT_SPLIT, EXPERT_SPLIT):
             need = step.cols * self.k.rows_per_group
         elif step.share == HEAD_SPLIT:
             need = self.k.attention_scratch(step.group, (step.head_dim + 15) // 16 * 16)
@@ -142,7 +155,7 @@ cdef class Plan:
 
     def finish(self):
         """Divide the steps into phases and allocate the workers' scratch; to be called once, after the last step."""
-        cdef int i
+        cdef int i, dispatch = -1
         cdef void *block = NULL
         cdef Phase *phase = NULL
         cdef Step *step
@@ -153,14 +166,18 @@ cdef class Plan:
         memset(self.tickets, 0, self.n_steps * sizeof(rase_tickets))
         for i in range(self.n_steps):
             step = &self.steps[i]
+            if step.kind == DISPATCH:
+                dispatch = i
             # Rows move between workers where the share changes, and from the batch's tokens to the output rows.
-            if phase == NULL or phase.share != step.share or phase.outputs != step.outputs:
+            if phase == NULL or phase.share != step.share or phase.space != step.space:
                 phase = &self.phases[self.n_phases]
                 self.n_phases += 1
-                phase.first, phase.share, phase.outputs, phase.groups = i, step.share, step.outputs, 0
+                phase.first, phase.share, phase.space, phase.groups = i, step.share, step.space, 0
+                phase.dispatch = dispatch
             phase.last = i + 1
-            if step.share == OUTPUT_SPLIT:
+            if step.share in (OUTPUT_SPLIT, EXPERT_SPLIT):
                 phase.groups += (step.rows + self.k.rows_per_group - 1) // self.k.rows_per_group
+        self._allocate_routes()
         for i in range(self.workers):
             block = NULL
             if posix_memalign(&block, 64, max(self.scratch_floats, 16) * sizeof(float)):
@@ -174,6 +191,18 @@ cdef class Plan:
             raise MemoryError
         self.parts = <float *>block
         return (self.scratch_floats * self.workers + self.parts_floats) * sizeof(float)
+
+    cdef _allocate_routes(self):
+        cdef int64_t pairs = self.max_rows * self.routes.top_k, experts = self.routes.experts
+        if pairs == 0:
+            return
+        cdef int32_t *memory = <int32_t *>malloc((2 * pairs + 3 * experts + 1) * sizeof(int32_t))
+        if memory == NULL:
+            raise MemoryError
+        self.routes.order, self.routes.place = memory, memory + pairs
+        self.routes.first = memory + 2 * pairs
+        self.routes.generated = self.routes.first + experts + 1
+        self.routes.active = self.routes.generated + experts
 
     def set_rope(self, int index, const float[:, ::1] cos not None, const float[:, ::1] sin not None):
         """Table ``index``: cos and sin (positions, half) that cover every position of the next batch; kept alive here,

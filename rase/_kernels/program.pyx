@@ -3,9 +3,10 @@
 A step is one of three kinds by how it is shared out, and a phase is a run of steps of one kind. *Row-local* (norms,
 quantization, sums, rotation, KV store): a unit is some rows, taken through all steps of the phase, which fuses them.
 *Output-split* (linears): a unit is some packed groups of one matrix. *Head-split* (attention): a unit is a block of
-query tokens, some KV heads and a run of chunks (attend.pyx). Workers take units until a phase is done (tickets.h) and
-meet only there. They split outputs, never a reduction: the bits depend neither on their number nor on who takes what
-(rule R1). Nothing is allocated while a step runs. backends/cpu.py owns the memory behind the pointers.
+query tokens, some KV heads and a run of chunks (attend.pyx). *Expert-split* (mixtures): a unit is some packed groups of
+one expert's matrix, for the tokens that chose it; one worker has sorted them. Workers take units until a phase is done
+(tickets.h) and meet only there. They split outputs, never a reduction: the bits depend neither on their number nor on
+who takes what (rule R1). Nothing is allocated while a step runs. backends/cpu.py owns the memory behind the pointers.
 """
 
 from cython.parallel cimport parallel, threadid
@@ -17,8 +18,9 @@ from rase._kernels.kernels cimport (
     RASE_ACT_Q16_32, RASE_CHUNK, RASE_PAGE_TOKENS, RASE_TILE_BYTES, rase_act, rase_attention_task,
 )
 from rase._kernels.plan cimport (
-    ACT_BF16, ADD, ATTEND_NS, BIAS, COUNTERS, EMBED, GATHER, HEAD_SPLIT, LINEAR_NS, LOGITS, MUL, NORM, OUTPUT_SPLIT,
-    QUANTIZE, ROTATE, ROW_LOCAL, SILU, SILU_MUL, STORE, TILE_GROUPS, TILE_STEPS, UNPACK_NS, Act, Phase, Plan, Step,
+    ACT_BF16, ADD, ATTEND_NS, BIAS, COUNTERS, EMBED, EXPERT_SPLIT, GATHER, GELU, GELU_TANH, HEAD_SPLIT, LINEAR_NS,
+    LOGITS, MIX, MUL, NORM, ONE_WORKER, OUTPUTS, OUTPUT_SPLIT, QUANTIZE, ROTATE, ROUTE, ROUTED, ROW_LOCAL, SCALE,
+    SILU, SILU_MUL, SLICE, SPREAD, STORE, TILE_GROUPS, TILE_STEPS, UNPACK_NS, Act, Phase, Plan, Routes, Rows, Step,
     rase_count_down, rase_nanoseconds, rase_tickets, rase_tickets_finish, rase_tickets_reset, rase_tickets_take,
     rase_tickets_wait,
 )
@@ -113,15 +115,23 @@ cdef class Walker(Plan):
             if finished:
                 rase_tickets_finish(tickets, finished, units)
             rase_tickets_wait(tickets, units)
-            if self.timed and worker == 0 and phase.share != ROW_LOCAL:
-                self.spent[LINEAR_NS if phase.share == OUTPUT_SPLIT else ATTEND_NS] += rase_nanoseconds() - begin
+            if self.timed and worker == 0 and phase.share not in (ROW_LOCAL, ONE_WORKER):
+                self.spent[LINEAR_NS if phase.share in (OUTPUT_SPLIT, EXPERT_SPLIT) else ATTEND_NS] += rase_nanoseconds() - begin
         if tiles:
             self.tiles.end()
         rase_fp_leave(state)
 
+    cdef inline int64_t rows_of(self, Rows space) noexcept nogil:
+        if space == ROUTED:
+            return self.n_tokens * self.routes.top_k
+        return self.n_outputs if space == OUTPUTS else self.n_tokens
+
     cdef int unit_size(self, Phase *phase, int workers) noexcept nogil:
         """Rows or groups of one unit: some units for each worker, so that a slow one leaves the rest to others."""
-        cdef int64_t rows = self.n_outputs if phase.outputs else self.n_tokens
+        cdef int64_t rows = self.rows_of(phase.space), groups
+        if phase.share == EXPERT_SPLIT:
+            groups = self.steps[phase.dispatch].n_active * phase.groups
+            return <int>max(1, groups // (UNITS_PER_WORKER * workers if workers > 1 else 1))
         if phase.share == ROW_LOCAL:
             return <int>max(1, min(16, rows // (2 * workers)))
         return <int>max(1, phase.groups // (UNITS_PER_WORKER * workers if workers > 1 else 1))
@@ -130,7 +140,12 @@ cdef class Walker(Plan):
         cdef int64_t total = 0, r = self.k.rows_per_group
         cdef int i
         if phase.share == ROW_LOCAL:
-            total = ((self.n_outputs if phase.outputs else self.n_tokens) + size - 1) // size
+            total = (self.rows_of(phase.space) + size - 1) // size
+        elif phase.share == ONE_WORKER:
+            total = 1
+        elif phase.share == EXPERT_SPLIT:
+            for i in range(phase.first, phase.last):
+                total += self.steps[phase.dispatch].n_active * (((self.steps[i].rows + r - 1) // r + size - 1) // size)
         elif phase.share == HEAD_SPLIT:
             total = self.schedules[self.steps[phase.first].schedule].n_units
         else:
@@ -143,22 +158,35 @@ cdef class Walker(Plan):
         cdef int i, here
         if phase.share == ROW_LOCAL:
             first = <int64_t>unit * size
-            last = min(first + size, self.n_outputs if phase.outputs else self.n_tokens)
+            last = min(first + size, self.rows_of(phase.space))
             for i in range(phase.first, phase.last):
                 self.row_local(&self.steps[i], first, last)
         elif phase.share == HEAD_SPLIT:
             self.attend(&self.steps[phase.first], worker, unit)
+        elif phase.share == ONE_WORKER:
+            self.dispatch(&self.steps[phase.first])
+        elif phase.share == EXPERT_SPLIT:
+            for i in range(phase.first, phase.last):
+                groups = (self.steps[i].rows + r - 1) // r
+                here = <int>((groups + size - 1) // size)
+                if unit < here * self.steps[phase.dispatch].n_active:
+                    first = unit % here * size
+                    self.expert(&self.steps[i], worker, self.routes.active[unit // here], first, min(groups, first + size))
+                    return
+                unit -= here * <int>self.steps[phase.dispatch].n_active
         else:
             for i in range(phase.first, phase.last):
                 groups = (self.steps[i].rows + r - 1) // r
                 here = <int>((groups + size - 1) // size)
                 if unit < here:
                     self.linear(&self.steps[i], worker, <int64_t>unit * size, min(groups, (<int64_t>unit + 1) * size))
+                    if self.steps[i].kind == LOGITS:
+                        self.finish_logits(&self.steps[i], unit * size * r, min(groups, (<int64_t>unit + 1) * size) * r)
                     return
                 unit -= here
 
     cdef void row_local(self, Step *step, int64_t first, int64_t last) noexcept nogil:
-        cdef int64_t row, n = step.cols
+        cdef int64_t row, i, n = step.cols
         cdef const float *x
         cdef const float *y
         cdef float *out
@@ -178,6 +206,21 @@ cdef class Walker(Plan):
                 self.k.silu(x, n, out)
             elif step.kind == SILU_MUL:
                 self.k.silu_mul(x, y, n, out)
+            elif step.kind == GELU:
+                self.k.gelu(x, n, out)
+            elif step.kind == GELU_TANH:
+                self.k.gelu_tanh(x, n, out)
+            elif step.kind == SCALE:
+                self.k.scale(x, step.scale, n, out)
+            elif step.kind == SLICE:
+                for i in range(n // step.period):
+                    memcpy(out + i * step.size, x + i * step.period + step.start, step.size * sizeof(float))
+            elif step.kind == ROUTE:
+                self.k.route(x, step.experts, step.top_k, step.renormalize, step.scale, out)
+            elif step.kind == SPREAD:
+                memcpy(out, step.x + self.routes.order[row] // step.top_k * step.x_stride, n * sizeof(float))
+            elif step.kind == MIX:
+                self.mix(step, y, row, out)
             elif step.kind == ROTATE:
                 memcpy(out, x, n * sizeof(float))
                 self.k.rotate(out, n // step.head_dim, step.head_dim, step.n_dims, step.neighbour,
@@ -203,7 +246,8 @@ cdef class Walker(Plan):
             if row >= self.n_generated:
                 self.tiles.left(x, n, row - self.n_generated, <uint8_t *>act.q)
             return
-        if not step.integer and row >= self.n_generated:
+        cdef int64_t token = self.routes.order[row] // self.routes.top_k if step.space == ROUTED else row
+        if not step.integer and token >= self.n_generated:
             return
         if act.kind == RASE_ACT_Q16_32:
             self.k.quantize_32(x, n, act.q + 2 * row * n, act.d + row * (n // 32), act.sums + 2 * row * (n // 32),
@@ -225,11 +269,59 @@ cdef class Walker(Plan):
     cdef inline uint8_t *page(self, int cache, int64_t table, int64_t index) noexcept nogil:
         return self.pages[cache][self.page_tables[cache * self.group_stride + table * self.table_stride + index]]
 
+    cdef void dispatch(self, Step *step) noexcept nogil:
+        """Sort the pairs (token, choice) by expert, then token, from the routes x (tokens, 2 top_k).
+
+        How many experts are active is kept with the step: a worker that comes late counts an old phase's units by it,
+        when another layer's routes may be here already.
+        """
+        cdef Routes *routes = &self.routes
+        cdef int64_t t, e, pair, k = step.top_k
+        cdef int32_t row
+        step.n_active = 0
+        memset(routes.first, 0, (step.experts + 1) * sizeof(int32_t))
+        memset(routes.generated, 0, step.experts * sizeof(int32_t))
+        for pair in range(self.n_tokens * k):
+            t = pair // k
+            e = <int64_t>step.x[t * step.x_stride + pair % k]
+            routes.first[e + 1] += 1
+            routes.generated[e] += t < self.n_generated
+        for e in range(step.experts):
+            if routes.first[e + 1]:
+                routes.active[step.n_active] = <int32_t>e
+                step.n_active += 1
+            routes.first[e + 1] += routes.first[e]
+        for pair in range(self.n_tokens * k):  # first[e] counts up to the start of the next expert, and is set back below
+            e = <int64_t>step.x[pair // k * step.x_stride + pair % k]
+            row = routes.first[e]
+            routes.first[e] += 1
+            routes.order[row], routes.place[pair] = <int32_t>pair, row
+        for e in range(step.experts, 0, -1):
+            routes.first[e] = routes.first[e - 1]
+        routes.first[0] = 0
+
+    cdef void mix(self, Step *step, const float *route, int64_t token, float *out) noexcept nogil:
+        """The outputs of a token's experts, ascending, times their gates."""
+        cdef int64_t j, k = step.top_k
+        memset(out, 0, step.cols * sizeof(float))
+        for j in range(k):
+            self.k.add_scaled(step.x + self.routes.place[token * k + j] * step.x_stride, route[k + j], step.cols, out)
+
+    cdef void expert(self, Step *step, int worker, int64_t e, int64_t first, int64_t last) noexcept nogil:
+        """Packed groups [first, last) of expert e, for the rows of the tokens that chose it."""
+        cdef int64_t begin = self.routes.first[e], end = self.routes.first[e + 1]
+        cdef int64_t own = end if step.integer else begin + self.routes.generated[e]
+        self.product(step, worker, step.packed + e * step.expert_bytes, first, last, begin, own, end)
+
     cdef void linear(self, Step *step, int worker, int64_t first, int64_t last) noexcept nogil:
-        """Packed groups [first, last): generated rows by the format's path, prompt rows by it or the hybrid (R3)."""
+        """Packed groups [first, last) of one matrix, for all rows."""
+        cdef int64_t rows = self.rows_of(step.space)
+        self.product(step, worker, step.packed, first, last, 0, rows if step.integer else self.n_generated, rows)
+
+    cdef void product(self, Step *step, int worker, const uint8_t *packed, int64_t first, int64_t last, int64_t start,
+                      int64_t own, int64_t rows) noexcept nogil:
+        """Groups [first, last) of ``packed``: rows [start, own) by the format's path, [own, rows) by the hybrid (R3)."""
         cdef int64_t r = self.k.rows_per_group, g
-        cdef int64_t rows = self.n_outputs if step.outputs else self.n_tokens
-        cdef int64_t own = rows if step.integer else self.n_generated
         cdef int64_t out_stride = self.logits_stride if step.kind == LOGITS else step.out_stride
         cdef float *out = self.logits if step.kind == LOGITS else step.out
         cdef float *panel = self.scratch[worker]
@@ -240,17 +332,17 @@ cdef class Walker(Plan):
         if step.act >= 0:
             buffer = &self.acts[step.act]
             act.q, act.d, act.dsums, act.sums = buffer.q, buffer.d, buffer.dsums, buffer.sums
-        elif own >= 8:
-            own = 0  # float weights: the panel product gives the same bits and shares one unpacking
-        if own > 0:
-            step.format.dot(step.packed + first * step.group_bytes, last - first, step.cols, &act, 0, own,
+        elif own - start >= 8 and step.left < 0:
+            own = start  # float weights: the panel product gives the same bits and shares one unpacking
+        if own > start:
+            step.format.dot(packed + first * step.group_bytes, last - first, step.cols, &act, start, own,
                             out + first * r, out_stride)
         if own < rows and step.left >= 0:
             self.linear_tiles(step, worker, first, last, rows - own, out + own * out_stride, out_stride)
         elif own < rows:
             for g in range(first, last):
                 begin = self.unpack_begins(worker)
-                step.format.panel(step.packed + g * step.group_bytes, step.cols, 0, step.cols, panel)
+                step.format.panel(packed + g * step.group_bytes, step.cols, 0, step.cols, panel)
                 self.unpack_ends(worker, begin)
                 self.k.gemm_f32(panel, step.cols, step.x + own * step.x_stride, step.x_stride, rows - own,
                                 out + own * out_stride + g * r, out_stride)
@@ -282,6 +374,17 @@ cdef class Walker(Plan):
                 self.unpack_ends(worker, begin)
                 self.tiles.multiply(left, total, s, count, m, right, n, sums, out + 16 * g, out_stride)
 
+    cdef void finish_logits(self, Step *step, int64_t first, int64_t last) noexcept nogil:
+        """Scale and cap columns [first, last) of the logits, while they are in the cache."""
+        cdef int64_t row
+        cdef float *out
+        for row in range(self.n_outputs):
+            out = self.logits + row * self.logits_stride + first
+            if step.scale != 1.0:
+                self.k.scale(out, step.scale, last - first, out)
+            if step.soft_cap > 0.0:
+                self.k.soft_cap(out, step.soft_cap, last - first, out)
+
     cdef void attend(self, Step *step, int worker, int index) noexcept nogil:
         cdef AttendUnit *unit = &self.schedules[step.schedule].units[index]
         cdef Run *run = &self.runs[unit.run]
@@ -291,7 +394,8 @@ cdef class Walker(Plan):
         cdef int64_t head, page, first, last, token = run.first + unit.first, part = self.k.attention_part(stride)
         task.q_stride, task.out_stride = step.x_stride, step.out_stride
         task.group, task.head_dim, task.head_stride = step.group, step.head_dim, stride
-        task.window, task.scale, task.scratch = step.window, step.scale, self.scratch[worker]
+        task.window, task.scale, task.soft_cap = step.window, step.scale, step.soft_cap
+        task.scratch = self.scratch[worker]
         task.n_tokens, task.first_position = unit.count, run.position + unit.first
         task.first_chunk, task.last_chunk, task.pages = unit.first_chunk, unit.last_chunk, pages
         first, last = unit.first_chunk * RASE_CHUNK, min(unit.last_chunk * RASE_CHUNK, task.first_position + unit.count)

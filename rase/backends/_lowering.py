@@ -19,7 +19,10 @@ __all__ = ["Lowering", "refuse_unknown"]
 KINDS = {"f32": 0, "q16_32": 1, "q16_256": 2, "bf16": 3}
 FLOAT32 = 0  # format number
 TILE_BYTES = 1024
-_SPLIT = {"linear": "outputs", "logits": "outputs", "attend": "heads"}  # every other step is split by rows
+_SPLIT = {
+    "linear": "outputs", "logits": "outputs", "attend": "heads", "linear_routed": "experts",
+    "dispatch": "one",
+}  # every other step is split by rows  # fmt: skip
 
 
 def head_stride(head_dim: int) -> int:
@@ -41,19 +44,17 @@ def refuse_unknown(graph: Graph) -> None:
     """Raise ``UnsupportedArchitecture`` for an op, or a variety of one, that has no kernel."""
     known = (
         ops.Embed, ops.RmsNorm, ops.Linear, ops.Rotate, ops.Activate, ops.Mul, ops.Add, ops.Attention,
-        ops.Logits,
+        ops.Logits, ops.Scale, ops.Slice, ops.Route, ops.LinearRouted, ops.Mix,
     )  # fmt: skip
     for op in graph.ops:
         missing = None
         if not isinstance(op, known):
             missing = type(op).__name__
-        elif isinstance(op, ops.Activate) and op.kind != "silu":
-            missing = f"activation {op.kind}"
         elif isinstance(op, ops.Attention):
             if isinstance(op.mask, ops.Bidirectional):
                 missing = "bidirectional attention"
-            elif op.soft_cap is not None or op.sinks is not None:
-                missing = "attention with a soft cap or sinks"
+            elif op.sinks is not None:
+                missing = "attention with sinks"
         if missing:
             raise UnsupportedArchitecture(f"cpu has no kernel for {missing} of '{graph.architecture}'")
 
@@ -64,16 +65,18 @@ class Buffers:
     def __init__(self, max_rows: int) -> None:
         self.max_rows = max_rows
         self.sizes: list[int] = []  # floats per row of each slot
+        self.repeats: list[int] = []  # rows per token of each slot
         self._free: list[int] = []
         self._leaving: list[int] = []
 
-    def take(self, dim: int) -> int:
+    def take(self, dim: int, repeats: int = 1) -> int:
         stride = -(-dim // 16) * 16
-        fitting = [slot for slot in self._free if self.sizes[slot] == stride]
+        fitting = [s for s in self._free if (self.sizes[s], self.repeats[s]) == (stride, repeats)]
         if fitting:
             self._free.remove(fitting[0])
             return fitting[0]
         self.sizes.append(stride)
+        self.repeats.append(repeats)
         return len(self.sizes) - 1
 
     def leave(self, slot: int) -> None:
@@ -85,7 +88,10 @@ class Buffers:
 
     @property
     def nbytes(self) -> int:
-        return sum(Arena.room(4 * size * self.max_rows) for size in self.sizes)
+        return sum(Arena.room(self.slot_bytes(slot)) for slot in range(len(self.sizes)))
+
+    def slot_bytes(self, slot: int) -> int:
+        return 4 * self.sizes[slot] * self.repeats[slot] * self.max_rows
 
 
 class Lowering:
@@ -100,18 +106,21 @@ class Lowering:
     ) -> None:
         self.graph, self.formats, self.act_kind, self.prompt = graph, formats, act_kind, prompt
         self.buffers = Buffers(max_rows)
-        self.acts: list[tuple[str, int]] = []  # (kind, cols)
+        self.acts: list[tuple[str, int, bool]] = []  # (kind, cols, whether its rows are routed)
         self.ropes: list[Rope] = []
         self.steps: list[tuple[str, dict[str, Any]]] = []
         self.page_bytes = tuple(page_bytes(group) for group in graph.caches)
         self._slots: dict[int, int] = {}
-        self._quantized: dict[tuple[str, int], int] = {}  # act buffer -> the value in it
+        # act buffer -> the value in it, and whether prompt tokens are there, too
+        self._quantized: dict[tuple[str, int, bool], tuple[int, bool]] = {}
+        self._spread: dict[int, int] = {}  # value -> the slot of its copy, one row per token and expert
+        self._top_k = next((op.k for op in graph.ops if isinstance(op, ops.Route)), 1)
         self._last_use = {value.id: index for index, op in enumerate(graph.ops) for value in op.inputs}
         self._readers: dict[int, list[tuple[int, ops.Op]]] = {}  # of each value: a search per op is quadratic
         for index, op in enumerate(graph.ops):
             for value in op.inputs:
                 self._readers.setdefault(value.id, []).append((index, op))
-        self._phase: tuple[str, bool] | None = None
+        self._phase: tuple[str, str] | None = None
         self._gates: dict[int, Value] = {}  # a SiLU's value that a product absorbs -> the SiLU's operand
         self._fused = self._fused_silu()
         self._lower()
@@ -138,37 +147,41 @@ class Lowering:
 
     # Bookkeeping
 
-    def _step(self, kind: str, outputs: bool = False, integer: bool = True, **fields: Any) -> None:
-        """Append a step; operands are values (their slots), slots, or names of weights."""
-        phase = (_SPLIT.get(kind, "rows"), outputs)
+    def _step(self, kind: str, space: str = "tokens", integer: bool = True, **fields: Any) -> None:
+        """Append a step over rows of ``space``; operands are values (their slots), slots, or tensor names."""
+        phase = (_SPLIT.get(kind, "rows"), space)
         if self._phase is not None and self._phase != phase:
             self.buffers.meet()
         self._phase = phase
         for operand in ("x", "y"):
             if isinstance(fields.get(operand), Value):
                 fields[operand] = self._slots[fields[operand].id]
-        self.steps.append((kind, {"outputs": outputs, "integer": integer, **fields}))
+        self.steps.append((kind, {"space": space, "integer": integer, **fields}))
 
     def _new(self, value: Value) -> int:
-        self._slots[value.id] = self.buffers.take(value.dim)
+        self._slots[value.id] = self.buffers.take(value.dim, self._repeats(value.rows))
         return self._slots[value.id]
 
-    def _quantize(self, x: Value, kinds: list[str], slot: int, outputs: bool, integer: bool) -> None:
+    def _repeats(self, space: str) -> int:
+        return self._top_k if space == "routed" else 1
+
+    def _quantize(self, x: Value, kinds: list[str], slot: int, space: str, integer: bool) -> None:
         for kind in dict.fromkeys(kinds):
-            key = (kind, x.dim)
-            if kind == "f32" or self._quantized.get(key) == x.id:
+            key = (kind, x.dim, space == "routed")
+            held, whole = self._quantized.get(key, (-1, False))
+            if kind == "f32" or (held == x.id and (whole or not integer)):
                 continue
             if key not in self.acts:
                 self.acts.append(key)
-            self._quantized[key] = x.id
-            self._step("quantize", outputs, integer, x=slot, act=self.acts.index(key), cols=x.dim)
+            self._quantized[key] = (x.id, integer)
+            self._step("quantize", space, integer, x=slot, act=self.acts.index(key), cols=x.dim)
 
     def _in_tiles(self, format_id: int) -> bool:
         """Whether prompt tokens meet weights of this format in bf16 tiles; float32 never (rule R3)."""
         return self.prompt == "bf16" and format_id != FLOAT32
 
-    def _act(self, kind: str, dim: int) -> int:
-        return -1 if kind == "f32" else self.acts.index((kind, dim))
+    def _act(self, kind: str, dim: int, space: str = "tokens") -> int:
+        return -1 if kind == "f32" else self.acts.index((kind, dim, space == "routed"))
 
     # One method per op
 
@@ -188,7 +201,7 @@ class Lowering:
         if any(self._in_tiles(format_id) for format_id in formats):
             kinds.append("bf16")
         integer = self.prompt == "int8"
-        self._quantize(op.x, kinds, self._slots[op.x.id], False, integer)
+        self._quantize(op.x, kinds, self._slots[op.x.id], "tokens", integer)
         left = self._act("bf16", op.x.dim) if self._in_tiles(self.formats[op.weight.name]) else -1
         out = self._new(op.out)
         self._step("linear", integer=integer, x=op.x, act=self._act(kind, op.x.dim), left=left, out=out,
@@ -196,6 +209,45 @@ class Lowering:
                    packed=op.weight.name)  # fmt: skip
         if op.bias is not None:
             self._step("bias", x=out, y=op.bias.name, out=out, cols=op.out.dim)
+
+    def _route(self, op: ops.Route) -> None:
+        """The router takes the generated-token path for every token (R3); then its choices are sorted."""
+        kind, n_experts = self.act_kind(self.formats[op.weight.name]), op.weight.shape[0]
+        self._quantize(op.x, [kind], self._slots[op.x.id], "tokens", True)
+        logits = self.buffers.take(n_experts)
+        self._step("linear", x=op.x, act=self._act(kind, op.x.dim), out=logits, cols=op.x.dim, rows=n_experts,
+                   format=self.formats[op.weight.name], packed=op.weight.name)  # fmt: skip
+        shape: dict[str, Any] = {"experts": n_experts, "top_k": op.k}
+        self._step("route", x=logits, out=self._new(op.out), scale=op.scale, renormalize=op.renormalize,
+                   **shape)  # fmt: skip
+        self.buffers.leave(logits)
+        self._step("dispatch", x=op.out, **shape)
+
+    def _linearrouted(self, op: ops.LinearRouted) -> None:
+        readers = [other for _, other in self._readers[op.x.id] if isinstance(other, ops.LinearRouted)]
+        kinds = [self.act_kind(self.formats[reader.weight.name]) for reader in readers]
+        integer = self.prompt != "f32"  # experts meet no bf16 tiles: each has few tokens
+        slot = self._slots[op.x.id]
+        if (
+            op.x.rows == "tokens"
+        ):  # one copy of a token's row beside each of its experts, for all that read it
+            if op.x.id not in self._spread:
+                self._spread[op.x.id] = self.buffers.take(op.x.dim, self._top_k)
+                self._step(
+                    "spread", "routed", x=slot, out=self._spread[op.x.id], cols=op.x.dim, top_k=self._top_k
+                )
+            slot = self._spread[op.x.id]
+        self._quantize(op.x, kinds, slot, "routed", integer)
+        kind = self.act_kind(self.formats[op.weight.name])
+        n_experts, rows, cols = op.weight.shape
+        self._step("linear_routed", "routed", integer, x=slot, act=self._act(kind, cols, "routed"),
+                   out=self._new(op.out), cols=cols, rows=rows, experts=n_experts, top_k=self._top_k,
+                   format=self.formats[op.weight.name], packed=op.weight.name)  # fmt: skip
+        if op is readers[-1] and op.x.id in self._spread:
+            self.buffers.leave(self._spread.pop(op.x.id))
+
+    def _mix(self, op: ops.Mix) -> None:
+        self._step("mix", x=op.x, y=op.route, out=self._new(op.out), cols=op.out.dim, top_k=self._top_k)
 
     def _rotate(self, op: ops.Rotate) -> None:
         if op.rope not in self.ropes:
@@ -205,17 +257,24 @@ class Lowering:
                    rope=self.ropes.index(op.rope))  # fmt: skip
 
     def _activate(self, op: ops.Activate) -> None:
-        self._step("silu", x=op.x, out=self._new(op.out), cols=op.out.dim)
+        self._step(op.kind, op.x.rows, x=op.x, out=self._new(op.out), cols=op.out.dim)
+
+    def _scale(self, op: ops.Scale) -> None:
+        self._step("scale", op.x.rows, x=op.x, out=self._new(op.out), cols=op.out.dim, scale=op.factor)
+
+    def _slice(self, op: ops.Slice) -> None:
+        self._step("slice", x=op.x, out=self._new(op.out), cols=op.x.dim, start=op.start, size=op.size,
+                   period=op.period)  # fmt: skip
 
     def _mul(self, op: ops.Mul) -> None:
         gate = self._gates.get(op.a.id)
         kind, a = ("mul", op.a) if gate is None else ("silu_mul", gate)
-        self._step(kind, x=a, y=op.b, out=self._new(op.out), cols=op.out.dim)
+        self._step(kind, a.rows, x=a, y=op.b, out=self._new(op.out), cols=op.out.dim)
         if gate is not None:
             self.buffers.leave(self._slots[gate.id])
 
     def _add(self, op: ops.Add) -> None:
-        self._step("add", x=op.a, y=op.b, out=self._new(op.out), cols=op.out.dim)
+        self._step("add", op.a.rows, x=op.a, y=op.b, out=self._new(op.out), cols=op.out.dim)
 
     def _attention(self, op: ops.Attention) -> None:
         group = self.graph.caches[op.cache]
@@ -226,23 +285,24 @@ class Lowering:
         self._step("store", x=op.k, y=op.v, **shape)
         self._step("attend", x=op.q, out=self._new(op.out), group=op.n_heads // op.n_kv_heads,
                    window=op.mask.width if isinstance(op.mask, ops.Window) else 0, scale=op.scale,
-                   tiled=self.prompt == "bf16", **shape)  # fmt: skip
+                   soft_cap=op.soft_cap or 0.0, tiled=self.prompt == "bf16", **shape)  # fmt: skip
 
     def _logits(self, op: ops.Logits) -> None:
         """Logits always take the generated-token path (rule R3), over the rows that want them."""
         kind, rows = self.act_kind(self.formats[op.weight.name]), self.buffers.take(op.x.dim)
-        self._step("gather", True, x=op.x, out=rows, cols=op.x.dim)
-        self._quantized.pop((kind, op.x.dim), None)  # what is in the buffer are other rows
-        self._quantize(op.x, [kind], rows, True, True)
-        self._quantized.pop((kind, op.x.dim), None)
-        self._step("logits", True, x=rows, act=self._act(kind, op.x.dim), cols=op.x.dim, rows=op.out.dim,
-                   format=self.formats[op.weight.name], packed=op.weight.name)  # fmt: skip
+        self._step("gather", "outputs", x=op.x, out=rows, cols=op.x.dim)
+        self._quantized.pop((kind, op.x.dim, False), None)  # what is in the buffer are other rows
+        self._quantize(op.x, [kind], rows, "outputs", True)
+        self._quantized.pop((kind, op.x.dim, False), None)
+        self._step("logits", "outputs", x=rows, act=self._act(kind, op.x.dim), cols=op.x.dim, rows=op.out.dim,
+                   format=self.formats[op.weight.name], packed=op.weight.name, scale=op.scale,
+                   soft_cap=op.soft_cap or 0.0)  # fmt: skip
 
     # Memory
 
-    def act_bytes(self, kind: str, cols: int) -> tuple[int, int, int, int]:
+    def act_bytes(self, kind: str, cols: int, routed: bool) -> tuple[int, int, int, int]:
         """Bytes of q, d, sums and dsums of one activation buffer, as kernels.h lays them out."""
-        rows = self.buffers.max_rows
+        rows = self.buffers.max_rows * (self._top_k if routed else 1)
         if kind == "bf16":  # whole tiles of 16 rows x 32 depths; the other arrays are not used
             return -(-rows // 16) * -(-cols // 32) * TILE_BYTES, 0, 0, 0
         block, per_sum = (32, 32) if kind == "q16_32" else (256, 16)
@@ -251,15 +311,16 @@ class Lowering:
 
     @property
     def scratch_bytes(self) -> int:
-        acts = sum(Arena.room(part) for kind, cols in self.acts for part in self.act_bytes(kind, cols))
+        acts = sum(Arena.room(part) for act in self.acts for part in self.act_bytes(*act))
         return self.buffers.nbytes + acts
 
     def emit(self, walker: Any, scratch: Arena, weights: Mapping[str, Any]) -> None:
         """Give every slot and weight its address and hand the steps to the walker."""
-        slots = [scratch.take(4 * size * self.buffers.max_rows).ctypes.data for size in self.buffers.sizes]
-        for kind, cols in self.acts:
-            places = [scratch.take(part).ctypes.data for part in self.act_bytes(kind, cols)]
-            walker.add_act(KINDS[kind], cols, *places)
+        sizes = [self.buffers.slot_bytes(slot) for slot in range(len(self.buffers.sizes))]
+        slots = [scratch.take(size).ctypes.data for size in sizes]
+        for act in self.acts:
+            places = [scratch.take(part).ctypes.data for part in self.act_bytes(*act)]
+            walker.add_act(KINDS[act[0]], act[1], *places)
         for kind, fields in self.steps:
             placed = dict(fields)
             for operand in ("x", "y", "out", "packed"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +18,31 @@ __all__ = ["PackedWeights", "grain", "room"]
 
 
 def grain(variant: Any, info: TensorInfo) -> int:
-    """File bytes that are packed in one piece: a vector whole, of a matrix the rows of one group."""
+    """File bytes that are packed in one piece: a vector whole, of a matrix the rows of one group.
+
+    A stack of matrices, (n, rows, cols), is one tall matrix where groups end with each of them, else its pieces are
+    whole matrices.
+    """
     if len(info.shape) == 1:
         return info.nbytes
-    return int(variant.rows_per_group) * info.format.row_bytes(info.shape[-1])
+    return _grain_rows(variant, info) * info.format.row_bytes(info.shape[-1])
+
+
+def _grain_rows(variant: Any, info: TensorInfo) -> int:
+    rows, group = info.shape[-2], int(variant.rows_per_group)
+    return rows if len(info.shape) > 2 and rows % group else group
+
+
+def _packed_bytes(variant: Any, info: TensorInfo) -> int:
+    *stack, rows, cols = info.shape
+    return math.prod(stack) * int(variant.packed_bytes(info.format.ggml_id, rows, cols))
 
 
 def room(variant: Any, info: TensorInfo) -> int:
     """Bytes of one weight in memory: vectors as float32, matrices packed."""
     if len(info.shape) == 1:
         return Arena.room(4 * info.shape[0])
-    return Arena.room(variant.packed_bytes(info.format.ggml_id, *info.shape))
+    return Arena.room(_packed_bytes(variant, info))
 
 
 class PackedWeights:
@@ -48,9 +63,7 @@ class PackedWeights:
             if len(info.shape) == 1:
                 self.arrays[info.name] = self.arena.take(4 * info.shape[0]).view(np.float32)
             else:
-                self.arrays[info.name] = self.arena.take(
-                    variant.packed_bytes(info.format.ggml_id, *info.shape)
-                )
+                self.arrays[info.name] = self.arena.take(_packed_bytes(variant, info))
 
     def take(self, info: TensorInfo, start: int, data: memoryview) -> None:
         """Store the bytes ``data`` of the weight ``info``, which begin at byte ``start`` of it."""
@@ -58,9 +71,13 @@ class PackedWeights:
         if len(info.shape) == 1:
             target[:] = dequantize(info.format, data, info.shape)
             return
-        cols, form = info.shape[-1], info.format.ggml_id
-        rows = len(data) // info.format.row_bytes(cols)
-        first = start // self.grains[info.name] * self.variant.packed_bytes(form, 1, cols)
-        self.variant.pack(
-            form, data, rows, cols, target[first : first + self.variant.packed_bytes(form, rows, cols)]
-        )
+        cols, form, row_bytes = info.shape[-1], info.format.ggml_id, info.format.row_bytes(info.shape[-1])
+        piece = _grain_rows(self.variant, info)
+        rows = len(data) // row_bytes
+        at = start // self.grains[info.name] * self.variant.packed_bytes(form, piece, cols)
+        step = rows if piece == self.variant.rows_per_group else piece  # whole matrices one by one
+        for first in range(0, rows, step):
+            part = data[first * row_bytes : (first + step) * row_bytes]
+            size = self.variant.packed_bytes(form, len(part) // row_bytes, cols)
+            self.variant.pack(form, part, len(part) // row_bytes, cols, target[at : at + size])
+            at += size

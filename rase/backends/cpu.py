@@ -8,6 +8,7 @@ in float32. K and V are float16. The bits of a request depend on the numerics cl
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -240,12 +241,15 @@ class _RopeTable:
     """cos and sin by position, float32 from float64 angles: fixed by the graph, made as positions come."""
 
     def __init__(self, rope: ops.Rope, weights: Mapping[str, Any]) -> None:
-        from rase._kernels.mathfn import inv_freq
+        from rase._kernels.mathfn import inv_freq, yarn
 
-        self.rope = rope
+        self.rope, self.attn_factor = rope, rope.attn_factor
         self.frequencies = np.empty(rope.n_dims // 2)
         factors = None if rope.factors is None else weights[rope.factors]
         inv_freq(rope.theta, rope.n_dims, self.frequencies, factors)
+        if (way := rope.yarn) is not None:
+            self.attn_factor *= yarn(self.frequencies, rope.theta, way.factor, way.original_context,
+                                     way.beta_fast, way.beta_slow)  # fmt: skip
         self.cos = self.sin = np.empty((0, rope.n_dims // 2), np.float32)
 
     def cover(self, position: int, context_length: int, walker: Any, index: int) -> None:
@@ -258,7 +262,7 @@ class _RopeTable:
         steps = max(2 * have, -(-(position + 1) // _ROPE_STEP) * _ROPE_STEP)
         want = min(steps, max(context_length, position + 1))
         cos, sin = (np.empty((want - have, self.rope.n_dims // 2), np.float32) for _ in range(2))
-        rope_table(have, want, self.frequencies, cos, sin, self.rope.scale, self.rope.attn_factor)
+        rope_table(have, want, self.frequencies, cos, sin, self.rope.scale, self.attn_factor)
         cos, sin = np.concatenate([self.cos, cos]), np.concatenate([self.sin, sin])
         walker.set_rope(index, cos, sin)  # first: an interrupt in between costs the work, nothing else
         self.cos, self.sin = cos, sin

@@ -178,19 +178,61 @@ def _linear(op: ops.Linear, x: list[Array], program: ReferenceProgram, batch: Ba
     return out if op.bias is None else out + program.weight(op.bias.name)
 
 
+def _route(op: ops.Route, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    logits = x[0] @ program.weight(op.weight.name).T
+    chosen = np.sort(
+        np.argsort(-logits, axis=1, kind="stable")[:, : op.k], axis=1
+    )  # stable: ties to the lowest
+    gates = np.exp(logits - logits.max(1, keepdims=True))
+    total = gates.sum(1, keepdims=True)
+    gates = np.take_along_axis(gates, chosen, 1)
+    if op.renormalize:
+        total = gates.sum(1, keepdims=True)
+    return np.concatenate([chosen, gates / total * op.scale], axis=1)
+
+
+def _linear_routed(op: ops.LinearRouted, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    experts, k = x[1][:, : x[1].shape[1] // 2].astype(int), x[1].shape[1] // 2
+    weight = program.weight(op.weight.name)
+    rows = x[0] if op.x.rows == "routed" else np.repeat(x[0], k, axis=0)  # (tokens · k, dim)
+    return np.array([weight[expert] @ row for expert, row in zip(experts.reshape(-1), rows, strict=True)])
+
+
+def _mix(op: ops.Mix, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    k = x[1].shape[1] // 2
+    return (x[0].reshape(len(x[1]), k, -1) * x[1][:, k:, None]).sum(1)
+
+
 def _rotate(op: ops.Rotate, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
     rope, half = op.rope, op.rope.n_dims // 2
     factor = np.ones(half) if rope.factors is None else program.weight(rope.factors)
     pair = np.arange(half)
-    frequency = rope.theta ** (-2 * pair / rope.n_dims) / factor
-    angle = (batch.positions[0][:, None, None] / rope.scale) * frequency  # (tokens, 1, pairs)
-    cos, sin = np.cos(angle) * rope.attn_factor, np.sin(angle) * rope.attn_factor
+    frequency, size = rope.theta ** (-2 * pair / rope.n_dims), rope.attn_factor
+    if rope.yarn is not None:
+        frequency = frequency * _yarn_mix(rope, rope.yarn)
+        size *= 1 + 0.1 * math.log(rope.yarn.factor)
+    angle = (batch.positions[0][:, None, None] / rope.scale) * (frequency / factor)  # (tokens, 1, pairs)
+    cos, sin = np.cos(angle) * size, np.sin(angle) * size
     first, second = (2 * pair, 2 * pair + 1) if rope.pairing == "neighbour" else (pair, pair + half)
     heads = x[0].reshape(len(x[0]), -1, op.head_dim)
     out = heads.copy()
     out[..., first] = heads[..., first] * cos - heads[..., second] * sin
     out[..., second] = heads[..., first] * sin + heads[..., second] * cos
     return out.reshape(x[0].shape)
+
+
+def _yarn_mix(rope: ops.Rope, yarn: ops.Yarn) -> Array:
+    """What each pair's frequency is multiplied by: from 1 (fast pairs) to 1 / factor (slow ones)."""
+
+    def pair_of(turns: float) -> float:
+        """The pair, as a real number, that turns so often within the original context."""
+        around = yarn.original_context / (2 * math.pi * turns)
+        return rope.n_dims * math.log(around) / (2 * math.log(rope.theta))
+
+    low = max(math.floor(pair_of(yarn.beta_fast)), 0)
+    high = min(math.ceil(pair_of(yarn.beta_slow)), rope.n_dims - 1)
+    slow = np.clip((np.arange(rope.n_dims // 2) - low) / max(high - low, 0.001), 0, 1)
+    return slow / yarn.factor + (1 - slow)
 
 
 def _activate(op: ops.Activate, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
@@ -208,6 +250,15 @@ def _mul(op: ops.Mul, x: list[Array], program: ReferenceProgram, batch: Batch) -
 
 def _add(op: ops.Add, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
     return x[0] + x[1]
+
+
+def _scale(op: ops.Scale, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    return x[0] * op.factor
+
+
+def _slice(op: ops.Slice, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    periods = x[0].reshape(len(x[0]), -1, op.period)
+    return periods[..., op.start : op.start + op.size].reshape(len(x[0]), -1)
 
 
 def _attention(op: ops.Attention, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
@@ -236,12 +287,15 @@ def _attention(op: ops.Attention, x: list[Array], program: ReferenceProgram, bat
 
 
 def _logits(op: ops.Logits, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
-    return x[0][batch.logits_rows] @ program.weight(op.weight.name).T
+    logits = x[0][batch.logits_rows] @ program.weight(op.weight.name).T * op.scale
+    return logits if op.soft_cap is None else op.soft_cap * np.tanh(logits / op.soft_cap)
 
 
 _OPS: dict[type[Op], Callable[[Any, list[Array], ReferenceProgram, Batch], Array]] = {
     ops.Embed: _embed, ops.RmsNorm: _rms_norm, ops.Linear: _linear, ops.Rotate: _rotate,
-    ops.Activate: _activate, ops.Mul: _mul, ops.Add: _add, ops.Attention: _attention, ops.Logits: _logits,
+    ops.Activate: _activate, ops.Mul: _mul, ops.Add: _add, ops.Scale: _scale, ops.Slice: _slice,
+    ops.Attention: _attention, ops.Logits: _logits,
+    ops.Route: _route, ops.LinearRouted: _linear_routed, ops.Mix: _mix,
 }  # fmt: skip
 
 BACKEND = ReferenceBackend

@@ -19,17 +19,23 @@ from rase.graph.ops import CacheGroup, Causal, Graph, Mask, Op, Rope, Value, Wei
 
 __all__ = ["AXES", "GraphBuilder", "Shaped"]
 
-# The axes (out, in) of the matrices that GGUF files of all dense architectures share, by tensor name.
-AXES: dict[str, tuple[str, str]] = {
+# The axes (out, in) of the matrices that GGUF files of all architectures share, by tensor name; those of a
+# stack of matrices are (experts, out, in).
+AXES: dict[str, tuple[str, ...]] = {
     "token_embd": ("vocab", "dim"),
     "output": ("vocab", "dim"),
     "attn_q": ("heads", "dim"),
     "attn_k": ("kv_heads", "dim"),
     "attn_v": ("kv_heads", "dim"),
     "attn_output": ("dim", "heads"),
+    "attn_qkv": ("qkv", "dim"),
     "ffn_gate": ("hidden", "dim"),
     "ffn_up": ("hidden", "dim"),
     "ffn_down": ("dim", "hidden"),
+    "ffn_gate_inp": ("experts", "dim"),
+    "ffn_gate_exps": ("experts", "hidden", "dim"),
+    "ffn_up_exps": ("experts", "hidden", "dim"),
+    "ffn_down_exps": ("experts", "dim", "hidden"),
 }
 
 
@@ -64,12 +70,17 @@ class GraphBuilder:
         self._caches: list[CacheGroup] = []
         self._weights: dict[str, Weight] = {}
         self._outputs: dict[str, Value] = {}
+        self._left: set[str] = set()
 
     # What an architecture file calls
 
     def has(self, name: str) -> bool:
         """Whether the file holds the tensor ``name``.weight."""
         return f"{name}.weight" in self.tensors
+
+    def leave(self, *names: str) -> None:
+        """These tensors are known and not needed: the file may hold them."""
+        self._left.update(f"{name}.weight" for name in names)
 
     def embed(self, name: str, *, scale: float = 1.0, axes: tuple[str, str] | None = None) -> Value:
         """Rows of the embedding matrix for the batch's ids -> (tokens, dim)."""
@@ -79,7 +90,7 @@ class GraphBuilder:
     def rms_norm(self, x: Value, name: str, eps: float, group: int | None = None) -> Value:
         """RMS norm over all of x, or over each ``group`` elements of it with one shared weight."""
         group = x.dim if group is None else group
-        axis = "dim" if group == x.dim else "head_dim"
+        axis = "dim" if group == self.sizes["dim"] else "heads" if group == x.dim else "head_dim"
         weight = self._weight(f"{name}.weight", (group,), (axis,))
         return self._emit(ops.RmsNorm, x.dim, x=x, weight=weight, eps=eps, group=group)
 
@@ -87,6 +98,27 @@ class GraphBuilder:
         """x · Wᵀ for each name, with the bias that the file has beside it, if any: one Value, or a tuple."""
         outs = tuple(self._linear(x, name, axes) for name in names)
         return outs[0] if len(outs) == 1 else outs
+
+    def route(self, x: Value, name: str, k: int, *, renormalize: bool = True, scale: float = 1.0) -> Value:
+        """The k experts of each token and their gates -> (tokens, 2k)."""
+        weight = self._matrix(name, None)
+        self._expect(weight.name, (weight.shape[0], x.dim))
+        return self._emit(ops.Route, 2 * k, x=x, weight=weight, k=k, renormalize=renormalize, scale=scale)
+
+    def linear_routed(self, x: Value, route: Value, *names: str) -> Any:
+        """x · Wᵀ by each token's experts, for each stack: one Value, or a tuple; rows ``routed``."""
+        outs = []
+        for name in names:
+            weight = self._matrix(name, None)
+            self._expect(weight.name, (*weight.shape[:2], x.dim))
+            outs.append(
+                self._emit(ops.LinearRouted, weight.shape[1], "routed", x=x, route=route, weight=weight)
+            )
+        return outs[0] if len(outs) == 1 else tuple(outs)
+
+    def mix(self, x: Value, route: Value) -> Value:
+        """The sum of each token's experts, by their gates."""
+        return self._emit(ops.Mix, x.dim, x=x, route=route)
 
     def rotate(self, x: Value, rope: Rope, head_dim: int) -> Value:
         """Rotary embedding of every head of x; ``rope.factors`` is a tensor name without ``.weight``."""
@@ -120,35 +152,57 @@ class GraphBuilder:
 
     def silu(self, x: Value) -> Value:
         """x · sigmoid(x)."""
-        return self._emit(ops.Activate, x.dim, x=x, kind="silu")
+        return self._emit(ops.Activate, x.dim, x.rows, x=x, kind="silu")
 
     def gelu(self, x: Value, *, tanh: bool = False) -> Value:
         """GELU in its erf form, or in its tanh form."""
-        return self._emit(ops.Activate, x.dim, x=x, kind="gelu_tanh" if tanh else "gelu")
+        return self._emit(ops.Activate, x.dim, x.rows, x=x, kind="gelu_tanh" if tanh else "gelu")
 
     def mul(self, a: Value, b: Value) -> Value:
         """a · b elementwise."""
-        return self._emit(ops.Mul, a.dim, a=a, b=b)
+        return self._emit(ops.Mul, a.dim, a.rows, a=a, b=b)
 
     def add(self, a: Value, b: Value) -> Value:
         """a + b elementwise."""
-        return self._emit(ops.Add, a.dim, a=a, b=b)
+        return self._emit(ops.Add, a.dim, a.rows, a=a, b=b)
+
+    def scale(self, x: Value, factor: float) -> Value:
+        """x · factor; a factor of 1 adds no op."""
+        return x if factor == 1.0 else self._emit(ops.Scale, x.dim, x.rows, x=x, factor=factor)
+
+    def split(self, x: Value, *sizes: int, period: int | None = None) -> tuple[Value, ...]:
+        """x cut into parts of ``sizes``, whole or within each ``period`` elements."""
+        period = x.dim if period is None else period
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        runs = x.dim // period
+        return tuple(
+            self._emit(ops.Slice, runs * size, x=x, start=start, size=size, period=period)
+            for start, size in zip(starts, sizes, strict=True)
+        )
 
     def logits(
-        self, x: Value, name: str, *, tied: str | None = None, axes: tuple[str, str] | None = None
+        self,
+        x: Value,
+        name: str,
+        *,
+        tied: str | None = None,
+        axes: tuple[str, str] | None = None,
+        scale: float = 1.0,
+        soft_cap: float | None = None,
     ) -> Value:
         """Logits of the rows that want them; a file without ``name`` shares the matrix ``tied``."""
         if tied is not None and not self.has(name):
             name = tied
         weight = self._matrix(name, axes)
         self._expect(weight.name, (weight.shape[0], x.dim))
-        out = self._emit(ops.Logits, weight.shape[0], rows="outputs", x=x, weight=weight)
+        out = self._emit(ops.Logits, weight.shape[0], rows="outputs", x=x, weight=weight, scale=scale,
+                         soft_cap=soft_cap)  # fmt: skip
         self._outputs["logits"] = out
         return out
 
     def finish(self) -> Graph:
         """The checked graph. Raises ``UnsupportedArchitecture`` for a tensor that no op reads."""
-        unread = [name for name in self.tensors if name not in self._weights]
+        unread = [name for name in self.tensors if name not in self._weights and name not in self._left]
         if unread:
             raise UnsupportedArchitecture(
                 f"tensors that architecture '{self.architecture}' does not have, such as '{unread[0]}'",
@@ -182,7 +236,7 @@ class GraphBuilder:
             bias=self._weight(bias, weight.shape[:1], weight.axes[:1]) if bias in self.tensors else None,
         )  # fmt: skip
 
-    def _matrix(self, name: str, axes: tuple[str, str] | None) -> Weight:
+    def _matrix(self, name: str, axes: tuple[str, ...] | None) -> Weight:
         axes = AXES[name.rsplit(".", 1)[-1]] if axes is None else axes
         return self._weight(f"{name}.weight", tuple(self.sizes[axis] for axis in axes), axes)
 

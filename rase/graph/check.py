@@ -85,6 +85,11 @@ def _rotate(op: ops.Rotate, graph: Graph) -> Facts:
         (0 < rope.n_dims <= op.head_dim, f"turns {rope.n_dims} of {op.head_dim} elements"),
         (rope.n_dims % 2 == 0, f"turns an odd number of elements, {rope.n_dims}"),
         (rope.theta > 0 and rope.scale > 0, "theta and scale must be positive"),
+        (
+            rope.yarn is None
+            or (rope.theta > 1 and rope.yarn.factor >= 1 and rope.yarn.original_context > 0),
+            "YaRN needs a theta above 1, a factor of at least 1 and an original context",
+        ),
     ]
     if rope.factors is not None:
         factors = graph.weights.get(rope.factors)
@@ -94,7 +99,60 @@ def _rotate(op: ops.Rotate, graph: Graph) -> Facts:
 
 
 def _elementwise(op: Any, graph: Graph) -> Facts:
-    return [(value.dim == op.out.dim, f"operand of {value.dim}, not {op.out.dim}") for value in op.inputs]
+    facts = [(value.dim == op.out.dim, f"operand of {value.dim}, not {op.out.dim}") for value in op.inputs]
+    return facts + [(value.rows == op.out.rows, f"operand of rows {value.rows}") for value in op.inputs]
+
+
+def _route(op: ops.Route, graph: Graph) -> Facts:
+    n_experts, depth = op.weight.shape
+    return [
+        (op.x.dim == depth, f"reads {op.x.dim} elements, its matrix has {depth} columns"),
+        (0 < op.k <= n_experts, f"chooses {op.k} of {n_experts} experts"),
+        (op.out.dim == 2 * op.k, f"writes {op.out.dim} elements"),
+        (op.scale > 0, f"scale {op.scale} is not positive"),
+        (n_experts < 2**24, "more experts than float32 can count"),
+        (
+            {other.k for other in graph.ops if isinstance(other, ops.Route)} == {op.k},
+            "layers choose different numbers of experts",
+        ),
+    ]
+
+
+def _linear_routed(op: ops.LinearRouted, graph: Graph) -> Facts:
+    _, out, depth = op.weight.shape
+    return [
+        (
+            op.out.dim == out and op.x.dim == depth,
+            f"{op.x.dim} to {op.out.dim}, its matrices are {out, depth}",
+        ),
+        (op.out.rows == "routed" and op.x.rows in ("tokens", "routed"), "must write rows of experts"),
+        *_routed(op.route, op.weight.shape[0], graph),
+    ]
+
+
+def _mix(op: ops.Mix, graph: Graph) -> Facts:
+    return [
+        (op.out.dim == op.x.dim, "changes the dimension"),
+        (op.x.rows == "routed" and op.out.rows == "tokens", "must read rows of experts and write tokens"),
+        *_routed(op.route, None, graph),
+    ]
+
+
+def _routed(route: ops.Value, n_experts: int | None, graph: Graph) -> Facts:
+    by = next((op for op in graph.ops if op.out == route), None)
+    fits = isinstance(by, ops.Route) and n_experts in (None, by.weight.shape[0])
+    return [(fits, "its route is not one, or is one over other experts")]
+
+
+def _slice(op: ops.Slice, graph: Graph) -> Facts:
+    return [
+        (op.period > 0 and op.x.dim % op.period == 0, f"{op.x.dim} elements in periods of {op.period}"),
+        (
+            0 <= op.start < op.start + op.size <= op.period,
+            f"{op.size} elements from {op.start} of {op.period}",
+        ),
+        (op.out.dim * op.period == op.x.dim * op.size, f"writes {op.out.dim} elements"),
+    ]
 
 
 def _attention(op: Attention, graph: Graph) -> Facts:
@@ -119,11 +177,17 @@ def _attention(op: Attention, graph: Graph) -> Facts:
 
 
 def _logits(op: ops.Logits, graph: Graph) -> Facts:
-    return [*_matrix(op, graph), (op.out.rows == "outputs", "must write rows of outputs")]
+    return [
+        *_matrix(op, graph),
+        (op.out.rows == "outputs", "must write rows of outputs"),
+        (op.scale > 0, f"scale {op.scale} is not positive"),
+        (op.soft_cap is None or op.soft_cap > 0, f"soft cap {op.soft_cap} is not positive"),
+    ]
 
 
 _CHECKS: dict[type[Op], Callable[[Any, Graph], Facts]] = {
     ops.Embed: _embed, ops.RmsNorm: _rms_norm, ops.Linear: _matrix, ops.Rotate: _rotate,
-    ops.Activate: _elementwise, ops.Mul: _elementwise, ops.Add: _elementwise,
+    ops.Activate: _elementwise, ops.Mul: _elementwise, ops.Add: _elementwise, ops.Scale: _elementwise,
+    ops.Slice: _slice, ops.Route: _route, ops.LinearRouted: _linear_routed, ops.Mix: _mix,
     ops.Attention: _attention, ops.Logits: _logits,
 }  # fmt: skip

@@ -14,16 +14,20 @@ from typing import Literal
 
 __all__ = [
     "Activate", "Add", "Attention", "Bidirectional", "CacheGroup", "Causal", "Embed", "Graph", "Linear",
-    "Logits", "Mask", "Mul", "Op", "RmsNorm", "Rope", "Rotate", "Value", "Weight", "Window",
+    "LinearRouted", "Logits", "Mask", "Mix", "Mul", "Op", "RmsNorm", "Rope", "Rotate", "Route", "Scale",
+    "Slice", "Value", "Weight", "Window", "Yarn",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Value:
-    """A float32 buffer ``(rows, dim)``: one row per token of the batch, or one per row that wants output."""
+    """A float32 buffer ``(rows, dim)``: one row per token of the batch, or one per row that wants output.
+
+    ``routed`` rows are one per token and chosen expert: k for each token, in ascending order of the expert.
+    """
 
     id: int
-    rows: Literal["tokens", "outputs"]
+    rows: Literal["tokens", "outputs", "routed"]
     dim: int
 
 
@@ -32,7 +36,7 @@ class Weight:
     """A tensor of the file. ``axes`` names each dimension of ``shape``; a matrix is ``(out, in)``.
 
     Names in use: vocab, dim, heads (n_heads · head_dim), kv_heads (n_kv_heads · head_dim), hidden, head_dim,
-    n_heads, rope. Tensor parallelism and adapters rewrite a graph by these names.
+    n_heads, rope, experts. Tensor parallelism and adapters rewrite a graph by these names.
     """
 
     name: str
@@ -41,12 +45,28 @@ class Weight:
 
 
 @dataclass(frozen=True)
+class Yarn:
+    """Frequency interpolation by parts (Peng et al., YaRN, arXiv 2309.00071, section 3.2).
+
+    Pair i of a rotary embedding of n elements keeps its frequency where it turns at least ``beta_fast``
+    times within ``original_context`` positions, is divided by ``factor`` where it turns at most ``beta_slow``
+    times, and is mixed linearly in i in between. Cosine and sine are multiplied by 1 + 0.1 · ln(factor).
+    """
+
+    factor: float
+    original_context: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+
+
+@dataclass(frozen=True)
 class Rope:
     """Rotary position embedding (Su et al., arXiv 2104.09864) of the first ``n_dims`` elements of each head.
 
     Pair i turns by ``(position / scale) · theta^(-2i / n_dims) / factor[i]``. Pairs are ``neighbour``
     (2i, 2i+1) or ``half`` (i, i + n_dims/2). ``factors`` names a tensor ``(n_dims/2,)``; without it every
-    factor is 1. ``attn_factor`` multiplies cosine and sine. Elements from ``n_dims`` on pass unchanged.
+    factor is 1. ``yarn`` changes the frequencies before the factors divide them. ``attn_factor`` multiplies
+    cosine and sine, beside YaRN's own factor. Elements from ``n_dims`` on pass unchanged.
     """
 
     theta: float
@@ -55,6 +75,7 @@ class Rope:
     scale: float = 1.0
     factors: str | None = None
     attn_factor: float = 1.0
+    yarn: Yarn | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +148,42 @@ class Linear(Op):
 
 
 @dataclass(frozen=True)
+class Route(Op):
+    """Chooses ``k`` experts for each token (Shazeer et al., arXiv 1701.06538, with softmax gates).
+
+    p = softmax(x · weightᵀ), weight ``(experts, dim)``; chosen are the k highest, ties to the lowest id.
+    out is ``(tokens, 2k)``: their ids in ascending order, then their gates: p, divided by the sum of the
+    chosen ones where ``renormalize`` says so, times ``scale``. It always takes the generated-token path.
+    """
+
+    x: Value
+    weight: Weight
+    k: int
+    renormalize: bool = True
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class LinearRouted(Op):
+    """out[t, j] = x[t] · weight[e]ᵀ for the j-th chosen expert e of token t; weight ``(experts, out, in)``.
+
+    x has rows ``tokens``, or ``routed`` (then x[t, j]); out has rows ``routed``.
+    """
+
+    x: Value
+    route: Value
+    weight: Weight
+
+
+@dataclass(frozen=True)
+class Mix(Op):
+    """out[t] = sum over j ascending of gate[t, j] · x[t, j]; x has rows ``routed``, out ``tokens``."""
+
+    x: Value
+    route: Value
+
+
+@dataclass(frozen=True)
 class Rotate(Op):
     """out = x with each head of ``head_dim`` elements turned by its token's position."""
 
@@ -160,6 +217,27 @@ class Add(Op):
 
 
 @dataclass(frozen=True)
+class Scale(Op):
+    """out = x · factor."""
+
+    x: Value
+    factor: float
+
+
+@dataclass(frozen=True)
+class Slice(Op):
+    """Of each ``period`` elements of x, those from ``start`` on; out is ``(rows, x.dim / period · size)``.
+
+    It takes apart what a file holds as one matrix: period is x.dim, or the width of one head's share.
+    """
+
+    x: Value
+    start: int
+    size: int
+    period: int
+
+
+@dataclass(frozen=True)
 class Attention(Op):
     """Stores k and v of the batch's tokens in the cache, then attends (arXiv 1706.03762).
 
@@ -185,10 +263,15 @@ class Attention(Op):
 
 @dataclass(frozen=True)
 class Logits(Op):
-    """out[r] = x[logits_rows[r]] · weightᵀ; weight ``(vocab, dim)``; out has rows ``outputs``."""
+    """out[r] = x[logits_rows[r]] · weightᵀ · scale; weight ``(vocab, dim)``; out has rows ``outputs``.
+
+    With a ``soft_cap`` the scaled logits become soft_cap · tanh(logits / soft_cap).
+    """
 
     x: Value
     weight: Weight
+    scale: float = 1.0
+    soft_cap: float | None = None
 
 
 @dataclass(frozen=True)

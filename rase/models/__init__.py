@@ -24,11 +24,10 @@ __all__ = ["Architecture", "build", "names", "resolve"]
 
 # Architectures that people ask for and that are refused for a reason worth saying.
 _REFUSED = {
-    "qwen2": ("it was followed by Qwen3, which rase runs", "Use a Qwen3 GGUF of similar size instead."),
     "phi": (
         "its files fuse matrices and scale positions in ways that differ between versions, "
         "and reading one as another gives fluent, wrong text",
-        "Use a Llama, Mistral or Qwen3 GGUF of similar size instead.",
+        "Use a Phi-3 GGUF instead.",
     ),
 }
 
@@ -102,6 +101,7 @@ def build(
     cfg = ModelConfig.read(metadata, tensors, own, context_length)
     g = GraphBuilder(tensors, architecture=own, sizes=cfg.sizes, context_length=cfg.context_length)
     found.module.build(cfg, g)
+    cfg.keys.refuse_unread()
     return g.finish()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rase.graph.builder import GraphBuilder
-from rase.graph.ops import Rope
 from rase.models.config import ModelConfig, blk
 
 NAMES = ("qwen3",)
@@ -13,7 +12,7 @@ CHAT_TEMPLATE = "chatml"
 
 def build(cfg: ModelConfig, g: GraphBuilder) -> None:
     """The forward pass over t tokens: h (t, dim) -> logits (rows, vocab_size)."""
-    rope = Rope(cfg.rope_theta, cfg.rope_dim, "half", scale=cfg.rope_scale)
+    rope = cfg.rope("half")
 
     h = g.embed("token_embd")  # (t, dim)
     for i in range(cfg.n_layers):
@@ -23,7 +22,7 @@ def build(cfg: ModelConfig, g: GraphBuilder) -> None:
         k = g.rms_norm(k, blk(i, "attn_k_norm"), cfg.norm_eps, group=cfg.head_dim)
         q = g.rotate(q, rope, cfg.head_dim)
         k = g.rotate(k, rope, cfg.head_dim)
-        x = g.attention(q, k, v, head_dim=cfg.head_dim, mask=cfg.mask)  # (t, n_heads · head_dim)
+        x = g.attention(q, k, v, head_dim=cfg.head_dim, scale=cfg.attn_scale, mask=cfg.mask)
         h = g.add(h, g.linear(x, blk(i, "attn_output")))
 
         x = g.rms_norm(h, blk(i, "ffn_norm"), cfg.norm_eps)

@@ -12,7 +12,7 @@ import pytest
 from rase.backends.base import GENERATED, PROMPT, Batch, Program
 from rase.errors import BackendError, ContextLengthExceeded, InvalidRequest
 from tests.support.programs import assert_close, assert_same_bits, decode_each, run_chunks
-from tests.support.tiny import TINY_LLAMA, TINY_QWEN3, WIDE_LLAMA, WIDE_QWEN3, Mixed, Tiny
+from tests.support.tiny import TINY_LLAMA, TINY_QWEN3, WIDE_LLAMA, WIDE_QWEN3, ZOO, Mixed, Tiny
 
 MODELS = {
     "llama F32": TINY_LLAMA,
@@ -20,6 +20,9 @@ MODELS = {
     "llama window Q8_0": TINY_LLAMA.but(window=40, matrices="Q8_0"),
     "qwen3 Q4_K": WIDE_QWEN3.but(matrices="Q4_K"),
     "llama Q6_K, tied": WIDE_LLAMA.but(matrices="Q6_K", tied=True),
+    "gemma2 Q8_0": ZOO["gemma2"].but(dim=64, matrices="Q8_0"),  # caps, gelu, a window beside full attention
+    "phi3 F16": ZOO["phi3-long"].but(matrices="F16", context=1024),  # fused matrices, long rope
+    "qwen3moe Q8_0": ZOO["qwen3moe"].but(matrices="Q8_0"),
 }
 LENGTH = 300  # ten pages, and more than one chunk of 256 positions
 

@@ -31,22 +31,24 @@ def stored(kv: str, rows: NDArray) -> NDArray:
 
 
 def attend(
-    variant, kv: str, q: NDArray, k: NDArray, v: NDArray, first: int, window: int = 0, span: int = 0
+    variant, kv: str, q: NDArray, k: NDArray, v: NDArray, first: int, window: int = 0, span: int = 0, cap: float = 0
 ) -> NDArray:
     out = empty(q.shape, F32)
     variant.attention(
-        FORMATS[kv], np.ascontiguousarray(q), k, v, first, q.shape[2] ** -0.5, window, out, span
+        FORMATS[kv], np.ascontiguousarray(q), k, v, first, q.shape[2] ** -0.5, window, out, span, False, cap
     )
     return out
 
 
-def exact(q: NDArray, keys: NDArray, values: NDArray, first: int, window: int) -> NDArray:
+def exact(q: NDArray, keys: NDArray, values: NDArray, first: int, window: int, cap: float = 0) -> NDArray:
     """The softmax over the visible positions in float64; keys and values (positions, head_dim)."""
     out = np.empty(q.shape)
     for t in range(len(q)):
         low = max(0, first + t - window + 1) if window else 0
         seen = slice(low, first + t + 1)
         scores = q[t].astype(np.float64) @ keys[seen].T * q.shape[2] ** -0.5
+        if cap:
+            scores = cap * np.tanh(scores / cap)
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         out[t] = weights / weights.sum(axis=1, keepdims=True) @ values[seen]
     return out
@@ -139,6 +141,20 @@ def test_attention_is_the_rule_step_by_step() -> None:
         merged = (high, total, each_fma(merged[2], e[0], acc * e[1]))
     assert merged is not None
     assert_same_bits(found[0, 0], merged[2] / merged[1], "the rule")
+
+
+@every_variant
+@pytest.mark.parametrize("case", [CASES[1], CASES[3], CASES[7], CASES[9]])
+def test_scores_with_a_soft_cap(variant, case: tuple[int, ...]) -> None:
+    first, tokens, group, dim, window = case
+    keys, values = random(first + tokens, dim, seed=1), random(first + tokens, dim, seed=2)
+    k, v, q = cache("f16", keys), cache("f16", values), random(tokens, group, dim, seed=3, scale=6)
+    found = attend(variant, "f16", q, k, v, first, window, cap=2.5)
+    reference = exact(q, stored("f16", keys), stored("f16", values), first, window, 2.5)
+    assert np.abs(found - reference).max() <= 4e-6
+    assert_same_bits(found, attend(SCALAR, "f16", q, k, v, first, window, cap=2.5), "against the scalar variant")
+    alone = [attend(variant, "f16", q[t : t + 1], k, v, first + t, window, cap=2.5) for t in range(tokens)]
+    assert_same_bits(np.concatenate(alone), found, "token by token")
 
 
 @every_variant

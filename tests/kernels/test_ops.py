@@ -3,6 +3,8 @@ and close to float64."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -107,6 +109,51 @@ def test_silu_is_accurate_and_its_product_has_the_same_bits(variant) -> None:
     assert_same_bits(both, product, "silu_mul")
 
 
+WIDE = np.concatenate([
+    np.random.default_rng(4).normal(0, 3, 50_000), np.linspace(-30, 30, 5001), np.linspace(-1, 1, 5001),
+    [0.0, -0.0, 1e-20, -1e-20, 0.625, -0.625],
+]).astype(F32)  # fmt: skip
+
+
+@every_variant
+def test_tanh_is_accurate(variant) -> None:
+    out = empty(len(WIDE), F32)
+    variant.unary("tanh", WIDE, out)
+    assert np.abs(out - np.tanh(WIDE.astype(np.float64))).max() <= 2.0**-22
+    near = np.abs(WIDE) < 0.6
+    exact = np.tanh(WIDE[near].astype(np.float64))
+    assert ulps(out[near], exact).max() <= 2
+    ends = np.array([np.inf, -np.inf, 1e38, -1e38, np.nan], F32)
+    out = empty(len(ends), F32)
+    variant.unary("tanh", ends, out)
+    assert np.array_equal(out, np.array([1, -1, 1, -1, np.nan], F32), equal_nan=True)
+
+
+@every_variant
+@pytest.mark.parametrize("kind", ["gelu", "gelu_tanh"])
+def test_gelu_is_accurate_in_both_forms(variant, kind) -> None:
+    """The forms differ by up to 5e-4; each is near its own formula, also in the tail, where both vanish."""
+    x = WIDE.astype(np.float64)
+    if kind == "gelu":
+        exact = np.array([0.5 * each * math.erfc(-each / math.sqrt(2)) for each in x])
+    else:
+        exact = x / (1 + np.exp(np.minimum(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3), 700)))
+    out = empty(len(WIDE), F32)
+    variant.unary(kind, WIDE, out)
+    assert (np.abs(out - exact) <= 1e-6 * np.minimum(np.abs(x), np.abs(exact) + 1e-3) + 1e-38).all()
+    out = empty(1, F32)
+    variant.unary(kind, np.array([np.nan], F32), out)
+    assert np.isnan(out[0])
+
+
+@every_variant
+def test_a_soft_cap_bends_and_bounds(variant) -> None:
+    out = empty(len(WIDE), F32)
+    variant.soft_cap(WIDE, 5.0, out)
+    assert np.abs(out - 5 * np.tanh(WIDE.astype(np.float64) / 5)).max() <= 5 * 2.0**-22
+    assert np.abs(out).max() <= 5
+
+
 @every_variant
 @pytest.mark.parametrize("n", LENGTHS)
 def test_elementwise_operations_have_the_same_bits_in_every_variant(variant, n: int) -> None:
@@ -117,10 +164,13 @@ def test_elementwise_operations_have_the_same_bits_in_every_variant(variant, n: 
         variant.binary(name, a, b, out)
         SCALAR.binary(name, a, b, other)
         assert_same_bits(out, other if expected is None else expected, name)
-    for name in ("exp", "silu"):
+    for name in ("exp", "silu", "gelu", "gelu_tanh", "tanh"):
         variant.unary(name, a, out)
         SCALAR.unary(name, a, other)
         assert_same_bits(out, other, name)
+    variant.soft_cap(a, 2.0, out)
+    SCALAR.soft_cap(a, 2.0, other)
+    assert_same_bits(out, other, "soft_cap")
 
 
 def rms_norm_by_the_rule(x: NDArray, weight: NDArray, eps: float) -> NDArray:

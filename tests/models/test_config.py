@@ -8,7 +8,7 @@ import pytest
 from rase.errors import CorruptModelFile, ManifestError, UnsupportedArchitecture
 from rase.graph import ops
 from rase.models import build
-from tests.support.tiny import TINY_LLAMA, TINY_QWEN3
+from tests.support.tiny import TINY_LLAMA, TINY_QWEN3, ZOO
 
 
 def with_keys(**keys):
@@ -72,13 +72,34 @@ def test_a_rotary_size_that_does_not_fit_the_head(value):
         with_keys(rope__dimension_count=value).graph()
 
 
+@pytest.mark.parametrize(
+    "key", ["attention.clamp_kqv", "attn_logit_softcapping", "attention.temperature_scale", "no.such.key"]
+)
+@pytest.mark.parametrize("name", ["llama3.1", "qwen2", "phi3", "granite"])
+def test_a_key_that_the_architecture_does_not_know_is_refused(name, key):
+    tiny = ZOO[name]
+    with pytest.raises(UnsupportedArchitecture, match=f"'{tiny.architecture}.{key}' is not known"):
+        tiny.but(extra={**tiny.extra, key: 8.0}).graph()
+    for harmless in (0.0, 0, False):
+        tiny.but(extra={**tiny.extra, key: harmless}).graph()
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_keys_that_only_describe_are_read_over(name):
+    tiny = ZOO[name]
+    own = {"vocab_size": 101, "rope.scaling.finetuned": True, "tensor_data_layout": "Meta AI original pth"}
+    assert tiny.but(extra={**tiny.extra, **own}).graph() == tiny.graph()
+
+
 def test_keys_that_change_what_layers_compute_are_refused():
     with pytest.raises(UnsupportedArchitecture, match="value_length"):
         with_keys(attention__value_length=8).graph()
     with pytest.raises(UnsupportedArchitecture, match="embedding model"):
         with_keys(attention__causal=False).graph()
-    with pytest.raises(UnsupportedArchitecture, match="Mixtral, a Llama with 8 experts"):
+    with pytest.raises(CorruptModelFile, match=r"ffn_gate_inp\.weight' is missing"):
         with_keys(expert_count=8, expert_used_count=2).graph()
+    with pytest.raises(CorruptModelFile, match=r"expert_used_count': expected at most expert_count, 5"):
+        ZOO["mixtral"].but(extra={"expert_used_count": 6}).graph()
     with pytest.raises(UnsupportedArchitecture, match=r"feed_forward_length' differs between layers"):
         with_keys(feed_forward_length=np.array([96, 64], np.int32)).graph()
 
@@ -105,7 +126,31 @@ def test_linear_scaling(keys, scale):
     assert rope_of(with_keys(**keys)).scale == scale
 
 
-@pytest.mark.parametrize("kind", ["yarn", "longrope", "dynamic"])
+def test_yarn_is_read_with_its_defaults():
+    keys = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0}
+    with pytest.raises(CorruptModelFile, match=r"original_context_length' is missing"):
+        with_keys(**keys).graph()
+    keys["rope__scaling__original_context_length"] = 256
+    assert rope_of(with_keys(**keys)).yarn == ops.Yarn(4.0, 256, 32.0, 1.0)
+    assert rope_of(with_keys(**keys)).scale == 1.0
+    found = rope_of(
+        with_keys(**keys, rope__scaling__yarn_beta_fast=16.0, rope__scaling__yarn_attn_factor=1.5)
+    )
+    assert (found.yarn.beta_fast, found.attn_factor) == (16.0, 1.5)
+    with pytest.raises(CorruptModelFile, match="at least 1"):
+        with_keys(**keys | {"rope__scaling__factor": 0.5}).graph()
+    with pytest.raises(UnsupportedArchitecture, match="yarn_ext_factor"):
+        with_keys(**keys, rope__scaling__yarn_ext_factor=0.5).graph()
+
+
+@pytest.mark.parametrize(("context", "factors"), [(128, "long"), (33, "long"), (32, "short"), (8, "short")])
+def test_long_rope_is_fixed_by_the_context_of_the_manifest(context, factors):
+    graph = ZOO["phi3-long"].graph(context_length=context)
+    rope = next(op.rope for op in graph.ops if isinstance(op, ops.Rotate))
+    assert rope.factors == f"rope_factors_{factors}.weight" and set(graph.weights) >= {rope.factors}
+
+
+@pytest.mark.parametrize("kind", ["longlongrope", "dynamic"])
 @pytest.mark.parametrize("tiny", [TINY_LLAMA, TINY_QWEN3], ids=["llama", "qwen3"])
 def test_other_scaling_is_refused_by_name(tiny, kind):
     with pytest.raises(UnsupportedArchitecture, match=f"rope scaling '{kind}'"):

@@ -1,9 +1,21 @@
 # List 03: what people run, exact to the reference. Sourced by wheelhouse-ci/proofs.
 
+# The committed logits are what transformers computes today, in an environment of its own.
+remake_goldens() {
+    python3 -m venv "$work/transformers"
+    "$work/transformers/bin/python" -m pip install -q torch==2.13.0 transformers==5.24.0 gguf
+    "$work/transformers/bin/python" -m tests.models.goldens.make --compare | tee "$work/goldens"
+    figure "$(tail -n 1 "$work/goldens")"
+}
+
 # llama-cpp-python is built from source where the index has no wheel: some ten minutes, once per environment.
 quantize() {
     $python -m pip install -q llama-cpp-python
     checks -s tests/proofs/test_03_quantize.py tests/convert
 }
 
+proof 1 "Every architecture gives the logits of transformers, past windows and scaled contexts" checks tests/models/test_goldens.py
+proof golden "The committed logits are those of transformers" remake_goldens
+proof 2 "Gemma-3-270M is near the float64 reference, and its greedy text is stable" checks tests/proofs/test_03_gemma.py
+proof 4 "A new architecture is one new file" checks tests/models/test_names.py
 proof 5 "Quantized files are as good as llama.cpp's, of the same formats, and load there" quantize

@@ -1,4 +1,7 @@
-"""TINY-LLAMA and TINY-QWEN3: small random models, with what the oracle must know about them."""
+"""TINY-LLAMA, TINY-QWEN3 and a small random model of every other architecture that rase runs.
+
+The first two also say what the independent decoder in oracle.py must know about them.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,9 @@ class Tiny:
     biases: bool = False
     rope_dim: int | None = None
     rope_scale: float = 1.0
+    n_experts: int = 0  # of which extra["expert_used_count"] answer each token; hidden is the width of one
     factors: tuple[float, ...] | None = None
+    long_factors: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # short, long
     window: int | None = None
     matrices: str = "F32"
     std: float = 0.15
@@ -58,6 +63,10 @@ class Tiny:
         }  # fmt: skip
         if self.rope_scale != 1:
             own |= {"rope.scaling.type": "linear", "rope.scaling.factor": self.rope_scale}
+        if self.n_experts:
+            own |= {"expert_count": self.n_experts}
+            if self.architecture != "llama":  # Mixtral's experts are as wide as its feed_forward_length
+                own |= {"expert_feed_forward_length": self.hidden, "feed_forward_length": 4 * self.hidden}
         if self.window is not None:
             own["attention.sliding_window"] = self.window
         own |= self.extra
@@ -71,34 +80,52 @@ class Tiny:
         heads, kv_heads = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
         tensors: dict[str, Any] = {}
 
-        def matrix(name: str, rows: int, cols: int, bias: bool = False) -> None:
-            shape = (rows, cols)
+        def matrix(name: str, *shape: int, bias: bool = False) -> None:
             blocks = random_blocks(self.matrices, shape, rng, self.std)
             tensors[f"{name}.weight"] = (blocks, shape, self.matrices)
             if bias:
-                tensors[f"{name}.bias"] = rng.normal(0, 0.3, rows).astype(np.float32)
+                tensors[f"{name}.bias"] = rng.normal(0, 0.3, shape[0]).astype(np.float32)
 
         def norm(name: str, size: int) -> None:
             tensors[f"{name}.weight"] = rng.uniform(0.5, 1.5, size).astype(np.float32)
 
+        arch = self.architecture
         matrix("token_embd", self.vocab, self.dim)
         if not self.tied:
             matrix("output", self.vocab, self.dim)
         norm("output_norm", self.dim)
         if self.factors is not None:
             tensors["rope_freqs.weight"] = np.asarray(self.factors, np.float32)
+        if self.long_factors is not None:
+            for name, factors in zip(("short", "long"), self.long_factors, strict=True):
+                tensors[f"rope_factors_{name}.weight"] = np.asarray(factors, np.float32)
         for i in range(self.n_layers):
-            norm(f"blk.{i}.attn_norm", self.dim)
-            norm(f"blk.{i}.ffn_norm", self.dim)
-            if self.architecture == "qwen3":
-                norm(f"blk.{i}.attn_q_norm", self.head_dim)
-                norm(f"blk.{i}.attn_k_norm", self.head_dim)
-            matrix(f"blk.{i}.attn_q", heads, self.dim, self.biases)
-            matrix(f"blk.{i}.attn_k", kv_heads, self.dim, self.biases)
-            matrix(f"blk.{i}.attn_v", kv_heads, self.dim, self.biases)
+            if arch != "olmo2":
+                norm(f"blk.{i}.attn_norm", self.dim)
+                norm(f"blk.{i}.ffn_norm", self.dim)
+            if arch in ("olmo2", "gemma2", "gemma3"):
+                norm(f"blk.{i}.post_attention_norm", self.dim)
+                norm(f"blk.{i}.post_ffw_norm", self.dim)
+            if arch in ("qwen3", "qwen3moe", "gemma3", "olmo2"):
+                norm(f"blk.{i}.attn_q_norm", heads if arch == "olmo2" else self.head_dim)
+                norm(f"blk.{i}.attn_k_norm", kv_heads if arch == "olmo2" else self.head_dim)
+            if arch == "phi3":
+                matrix(f"blk.{i}.attn_qkv", heads + 2 * kv_heads, self.dim)
+            else:
+                matrix(f"blk.{i}.attn_q", heads, self.dim, bias=self.biases)
+                matrix(f"blk.{i}.attn_k", kv_heads, self.dim, bias=self.biases)
+                matrix(f"blk.{i}.attn_v", kv_heads, self.dim, bias=self.biases)
             matrix(f"blk.{i}.attn_output", self.dim, heads)
-            matrix(f"blk.{i}.ffn_gate", self.hidden, self.dim)
-            matrix(f"blk.{i}.ffn_up", self.hidden, self.dim)
+            if self.n_experts:
+                router = rng.normal(0, 2 * self.std, (self.n_experts, self.dim))
+                tensors[f"blk.{i}.ffn_gate_inp.weight"] = router.astype(np.float32)
+                matrix(f"blk.{i}.ffn_gate_exps", self.n_experts, self.hidden, self.dim)
+                matrix(f"blk.{i}.ffn_up_exps", self.n_experts, self.hidden, self.dim)
+                matrix(f"blk.{i}.ffn_down_exps", self.n_experts, self.dim, self.hidden)
+                continue
+            if arch != "phi3":
+                matrix(f"blk.{i}.ffn_gate", self.hidden, self.dim)
+            matrix(f"blk.{i}.ffn_up", self.hidden * (2 if arch == "phi3" else 1), self.dim)
             matrix(f"blk.{i}.ffn_down", self.dim, self.hidden)
         return MemoryWeights(tensors)
 
@@ -161,3 +188,34 @@ TINY_LLAMA = Tiny()
 TINY_QWEN3 = Tiny(architecture="qwen3", head_dim=32, theta=1e6, eps=1e-6)  # heads · head_dim is not dim
 WIDE_LLAMA = Tiny(dim=256, hidden=512, n_heads=4, head_dim=64, std=0.06)  # rows of whole K-quant blocks
 WIDE_QWEN3 = Tiny(architecture="qwen3", dim=256, hidden=256, n_heads=4, head_dim=128, n_kv_heads=1, std=0.06)
+
+# One model or more of each architecture, so small that 90 tokens leave windows and original contexts behind.
+_YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32}
+_GEMMA = {"dim": 48, "head_dim": 32, "eps": 1e-6, "tied": True, "window": 24}
+_LONG = (tuple(1 + 0.05 * i for i in range(6)), tuple(1 + 0.9 * i for i in range(6)))
+ZOO: dict[str, Tiny] = {
+    "llama3.1": TINY_LLAMA.but(factors=(1, 1, 1.5, 2, 3, 4, 8, 8), theta=500000.0),
+    "llama-linear": TINY_LLAMA.but(rope_scale=4.0),
+    "mistral-window": TINY_LLAMA.but(window=24),
+    "mistral-yarn": TINY_LLAMA.but(extra=_YARN, context=128),
+    "qwen2": Tiny("qwen2", biases=True, theta=1e6, eps=1e-6),
+    "qwen2-yarn": Tiny("qwen2", biases=True, eps=1e-6, tied=True, context=128, extra=_YARN),
+    "qwen3": TINY_QWEN3,
+    "gemma2": Tiny("gemma2", n_layers=3, **_GEMMA, extra={
+        "attn_logit_softcapping": 5.0, "final_logit_softcapping": 8.0}),
+    "gemma3": Tiny("gemma3", n_layers=7, theta=1e6, rope_scale=8.0, **_GEMMA),
+    "phi3": Tiny("phi3", n_kv_heads=4, window=40),
+    "phi3-long": Tiny("phi3", context=128, rope_dim=12, long_factors=_LONG, extra={
+        "rope.scaling.original_context_length": 32,
+        "rope.scaling.attn_factor": 1.183215957}),
+    "granite": Tiny("granite", tied=True, extra={
+        "embedding_scale": 12.0, "residual_scale": 0.22, "attention.scale": 0.09, "logit_scale": 4.0}),
+    "olmo2": Tiny("olmo2", theta=500000.0, eps=1e-6),
+    "olmo3": Tiny("olmo2", n_layers=5, window=24, eps=1e-6, context=128, extra=_YARN),
+    "mixtral": TINY_LLAMA.but(n_experts=5, extra={"expert_used_count": 2}),
+    "qwen3moe": Tiny("qwen3moe", head_dim=32, hidden=32, theta=1e6, eps=1e-6, n_experts=12,
+                     extra={"expert_used_count": 4}),
+    "smollm3": Tiny("smollm3", n_layers=5, theta=2e6, eps=1e-6, tied=True),
+}  # fmt: skip
+GOLDEN_IDS = 90
+GOLDEN_ROWS = (0, 5, 22, 23, 24, 31, 32, 33, 47, 64, 89)

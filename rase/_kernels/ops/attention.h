@@ -26,8 +26,9 @@ static size_t attention_scratch(int64_t group, int64_t stride) {
 
 /* Softmax numerators of one row in place: positions [low, high) of a chunk, the others of their vectors become 0, and adding +0
  * to a sum of numerators changes no bit. */
-static inline void chunk_softmax(float *scores, int64_t low, int64_t high, float *part) {
+static inline void chunk_softmax(float *scores, int64_t low, int64_t high, float cap, float *part) {
     int64_t first = low / 16 * 16, end = (high + 15) / 16 * 16;
+    if (cap > 0.0f) soft_cap(scores + first, cap, end - first, scores + first);
     for (int64_t j = first; j < low; j++) scores[j] = -INFINITY;
     for (int64_t j = high; j < end; j++) scores[j] = -INFINITY;
     v16 highest = v16_set1(-INFINITY);
@@ -113,7 +114,7 @@ static inline void softmax_rows(const rase_attention_task *task, const chunk_vie
     int64_t stride = task->head_stride, each = attention_part(stride), low, high;
     for (int64_t r = view->first_row; r < view->last_row; r++) {
         row_range(task, view->chunk, r, &low, &high);
-        chunk_softmax(scores + r * RASE_CHUNK, low, high, parts + r * each + stride);
+        chunk_softmax(scores + r * RASE_CHUNK, low, high, task->soft_cap, parts + r * each + stride);
         memset(parts + r * each, 0, sizeof(float) * (size_t)stride);
     }
 }

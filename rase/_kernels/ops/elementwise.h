@@ -1,4 +1,4 @@
-/* Row-local kernels: norm, sums and products, SiLU, rotary embedding, float16 store. float32 throughout, sums by rule R1. */
+/* Row-local kernels: norm, sums and products, SiLU and GELU, soft caps, rotary embedding, float16 store. float32 throughout, sums by rule R1. */
 #ifndef RASE_OPS_ELEMENTWISE_H
 #define RASE_OPS_ELEMENTWISE_H
 
@@ -30,6 +30,20 @@ static inline v16 v16_silu(v16 x) {
     return v16_div(x, v16_add(v16_exp(v16_sub(v16_zero(), x)), v16_set1(1.0f)));
 }
 
+/* Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016: x (1 + erf(x / sqrt 2)) / 2 = max(x, 0) - |x| erfc(|x| / sqrt 2) / 2,
+ * which cancels nowhere. */
+static inline v16 v16_gelu(v16 x) {
+    v16 size = v16_abs(x), tail = v16_erfc(v16_mul(size, v16_set1(0.70710678f)), v16_mul(x, x));
+    return v16_keep_nan(x, v16_fma(v16_mul(size, v16_set1(-0.5f)), tail, v16_max(x, v16_zero())));
+}
+
+/* Its tanh form, x (1 + tanh u) / 2 = x / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3). */
+static inline v16 v16_gelu_tanh(v16 x) {
+    v16 cubic = v16_fma(v16_mul(x, x), v16_set1(0.044715f), v16_set1(1.0f));
+    v16 u = v16_mul(v16_mul(x, cubic), v16_set1(-1.5957691f)); /* -2 sqrt(2 / pi) */
+    return v16_div(x, v16_add(v16_exp(u), v16_set1(1.0f)));
+}
+
 #define UNARY(NAME, EXPRESSION)                                          \
     static void NAME(const float *a, int64_t n, float *out) {            \
         for (int64_t i = 0; i < n; i += 16) {                            \
@@ -47,6 +61,9 @@ static inline v16 v16_silu(v16 x) {
         }                                                                         \
     }
 UNARY(silu, v16_silu(x))
+UNARY(gelu, v16_gelu(x))
+UNARY(gelu_tanh, v16_gelu_tanh(x))
+UNARY(tanh_array, v16_tanh(x))
 BINARY(add, v16_add(x, y))
 BINARY(mul, v16_mul(x, y))
 BINARY(silu_mul, v16_mul(v16_silu(x), y))
@@ -55,6 +72,14 @@ BINARY(silu_mul, v16_mul(v16_silu(x), y))
 
 static void scale(const float *a, float factor, int64_t n, float *out) {
     for (int64_t i = 0; i < n; i++) out[i] = a[i] * factor;
+}
+
+static void soft_cap(const float *a, float cap, int64_t n, float *out) {
+    for (int64_t i = 0; i < n; i += 16) {
+        int lanes = lanes_at(i, n);
+        v16 x = v16_tanh(v16_div(load_lanes(a + i, lanes), v16_set1(cap)));
+        store_lanes(out + i, v16_mul(x, v16_set1(cap)), lanes);
+    }
 }
 
 /* Su et al., "RoFormer", 2021: (a, b) -> (a cos - b sin, b cos + a sin); one product is rounded, the other enters by FMA. */

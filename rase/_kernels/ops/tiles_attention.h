@@ -120,7 +120,7 @@ static void tile_softmax(const rase_attention_task *task, const chunk_view *view
     for (int64_t j = low / 16 * 16; j < high; j += 16)
         _mm512_storeu_ps(scores + j, _mm512_mul_ps(_mm512_loadu_ps(scores + j), _mm512_set1_ps(task->scale)));
     part[1] = 0.0f; /* a row that sees nothing */
-    if (low < high) chunk_softmax(scores, low, high, part);
+    if (low < high) chunk_softmax(scores, low, high, task->soft_cap, part);
     for (int64_t s = first; s < end; s++) {
         __m512 half[2];
         for (int h = 0; h < 2; h++) {

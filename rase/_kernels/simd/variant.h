@@ -2,6 +2,7 @@
 #include "../kernels.h"
 #include "../ops/vecmath.h"
 #include "../ops/elementwise.h"
+#include "../ops/route.h"
 #include "../ops/quantize.h"
 #include "../ops/gemm.h"
 #include "../ops/kv.h"
@@ -23,7 +24,13 @@
         .mul = mul,                                                                                       \
         .scale = scale,                                                                                   \
         .silu = silu,                                                                                     \
+        .gelu = gelu,                                                                                     \
+        .gelu_tanh = gelu_tanh,                                                                           \
+        .tanh = tanh_array,                                                                               \
+        .soft_cap = soft_cap,                                                                             \
         .silu_mul = silu_mul,                                                                             \
+        .route = route,                                                                                   \
+        .add_scaled = add_scaled,                                                                         \
         .rotate = rotate,                                                                                 \
         .exp = exp_array,                                                                                 \
         .kv = RASE_KV_TABLE,                                                                              \

@@ -1,0 +1,32 @@
+"""Qwen3 with a mixture of experts in every layer (arXiv 2505.09388): all but the feed-forward is Qwen3."""
+
+from __future__ import annotations
+
+from rase.graph.builder import GraphBuilder
+from rase.models.config import ModelConfig, blk
+from rase.models.experts import mixture
+
+NAMES = ("qwen3moe",)
+ALIASES: dict[str, str] = {}
+CHAT_TEMPLATE = "chatml"
+
+
+def build(cfg: ModelConfig, g: GraphBuilder) -> None:
+    """The forward pass over t tokens: h (t, dim) -> logits (rows, vocab_size)."""
+    rope = cfg.rope("half")
+
+    h = g.embed("token_embd")  # (t, dim)
+    for i in range(cfg.n_layers):
+        x = g.rms_norm(h, blk(i, "attn_norm"), cfg.norm_eps)
+        q, k, v = g.linear(x, blk(i, "attn_q"), blk(i, "attn_k"), blk(i, "attn_v"))  # (t, heads · head_dim)
+        q = g.rms_norm(q, blk(i, "attn_q_norm"), cfg.norm_eps, group=cfg.head_dim)
+        k = g.rms_norm(k, blk(i, "attn_k_norm"), cfg.norm_eps, group=cfg.head_dim)
+        q = g.rotate(q, rope, cfg.head_dim)
+        k = g.rotate(k, rope, cfg.head_dim)
+        x = g.attention(q, k, v, head_dim=cfg.head_dim, scale=cfg.attn_scale, mask=cfg.mask)
+        h = g.add(h, g.linear(x, blk(i, "attn_output")))
+
+        x = g.rms_norm(h, blk(i, "ffn_norm"), cfg.norm_eps)
+        h = g.add(h, mixture(cfg, g, x, i))
+
+    g.logits(g.rms_norm(h, "output_norm", cfg.norm_eps), "output", tied="token_embd")

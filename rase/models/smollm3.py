@@ -1,0 +1,34 @@
+"""SmolLM3 (Hugging Face, 2025): Llama with rotary embedding in all but every fourth layer (arXiv 2501.18795).
+
+No key of the file says which layers. Query and key rows are permuted so that rotary pairs are neighbours.
+"""
+
+from __future__ import annotations
+
+from rase.graph.builder import GraphBuilder
+from rase.models.config import ModelConfig, blk
+
+NAMES = ("smollm3",)
+ALIASES: dict[str, str] = {}
+CHAT_TEMPLATE = "chatml"
+
+
+def build(cfg: ModelConfig, g: GraphBuilder) -> None:
+    """The forward pass over t tokens: h (t, dim) -> logits (rows, vocab_size)."""
+    rope = cfg.rope("neighbour")
+
+    h = g.embed("token_embd")  # (t, dim)
+    for i in range(cfg.n_layers):
+        x = g.rms_norm(h, blk(i, "attn_norm"), cfg.norm_eps)
+        q, k, v = g.linear(x, blk(i, "attn_q"), blk(i, "attn_k"), blk(i, "attn_v"))  # (t, heads · head_dim)
+        if (i + 1) % 4:
+            q = g.rotate(q, rope, cfg.head_dim)
+            k = g.rotate(k, rope, cfg.head_dim)
+        x = g.attention(q, k, v, head_dim=cfg.head_dim, scale=cfg.attn_scale, mask=cfg.mask)
+        h = g.add(h, g.linear(x, blk(i, "attn_output")))
+
+        x = g.rms_norm(h, blk(i, "ffn_norm"), cfg.norm_eps)
+        gate, up = g.linear(x, blk(i, "ffn_gate"), blk(i, "ffn_up"))  # (t, hidden_dim)
+        h = g.add(h, g.linear(g.mul(g.silu(gate), up), blk(i, "ffn_down")))
+
+    g.logits(g.rms_norm(h, "output_norm", cfg.norm_eps), "output", tied="token_embd")
