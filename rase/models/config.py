@@ -64,6 +64,12 @@ class ModelConfig:
         if not scaled:
             return Rope(theta, self.rope_dim, pairing)
         scaling = self.rope_scaling
+        if scaling.long and factors is None:
+            raise UnsupportedArchitecture(
+                f"rope scaling 'longrope' in a file of '{self.architecture}' without its factors",
+                expected="tensors 'rope_factors_long' and 'rope_factors_short'", found="none that it uses",
+                hint="Use a file of this model without extended context.",
+            )  # fmt: skip
         return Rope(theta, self.rope_dim, pairing, scale=scaling.linear, factors=factors,
                     attn_factor=scaling.attn_factor, yarn=scaling.yarn)  # fmt: skip
 

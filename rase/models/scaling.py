@@ -13,11 +13,15 @@ __all__ = ["RopeScaling"]
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """``linear`` divides positions; ``attn_factor`` multiplies cosine and sine, beside YaRN's own factor."""
+    """``linear`` divides positions; ``attn_factor`` multiplies cosine and sine, beside YaRN's own factor.
+
+    ``long`` says that the file's scaling is long rope, which means nothing without its tensors of factors.
+    """
 
     linear: float = 1.0
     attn_factor: float = 1.0
     yarn: Yarn | None = None
+    long: bool = False
 
     @classmethod
     def read(cls, keys: Keys) -> RopeScaling:
@@ -33,7 +37,7 @@ class RopeScaling:
         if kind == "linear":
             return cls(linear=factor or keys.number("rope.scale_linear", 1.0), attn_factor=attn_factor)
         if kind == "longrope":
-            return cls(attn_factor=attn_factor)
+            return cls(attn_factor=attn_factor, long=True)
         if kind == "yarn":
             return cls(attn_factor=attn_factor * keys.number("rope.scaling.yarn_attn_factor", 1.0),
                        yarn=_yarn(keys))  # fmt: skip

@@ -157,6 +157,13 @@ def test_other_scaling_is_refused_by_name(tiny, kind):
         tiny.but(extra={"rope.scaling.type": kind, "rope.scaling.factor": 4.0}).graph()
 
 
+@pytest.mark.parametrize("tiny", [TINY_LLAMA, TINY_QWEN3], ids=["llama", "qwen3"])
+def test_long_rope_without_its_factors_is_refused(tiny):
+    with pytest.raises(UnsupportedArchitecture, match="rope scaling 'longrope'"):
+        tiny.but(extra={"rope.scaling.type": "longrope", "rope.scaling.attn_factor": 1.19}).graph()
+    assert ZOO["phi3-long"].but(extra=ZOO["phi3-long"].extra | {"rope.scaling.type": "longrope"}).graph()
+
+
 def test_long_rope_factors_without_a_key_are_refused_by_name():
     """Some files say nothing of long rope in their metadata: only the tensors tell."""
     tiny = TINY_LLAMA.but()

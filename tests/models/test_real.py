@@ -1,18 +1,18 @@
-"""Real files: SmolLM2 through the reference backend against the oracle, Gemma refused by name."""
+"""Real files: SmolLM2 through the reference backend against the oracle, Gemma through the cpu backend."""
 
 from __future__ import annotations
 
 import pytest
 
+from rase.backends import get_backend
 from rase.backends.base import PROMPT, Batch, CompileOptions
 from rase.backends.reference import ReferenceBackend
-from rase.errors import UnsupportedArchitecture
 from rase.gguf.dequantize import dequantize
 from rase.gguf.reader import GgufFile
 from rase.gguf.stream import HashedTensors
 from rase.models import build
 from tests.support.oracle import oracle_logits
-from tests.support.programs import assert_close
+from tests.support.programs import assert_close, run_chunks
 
 # "The capital of France is", and the token that SmolLM2 finds most likely after it
 IDS, PARIS = ["The", "Ġcapital", "Ġof", "ĠFrance", "Ġis"], "ĠParis"
@@ -38,6 +38,15 @@ def test_smollm2_agrees_with_the_oracle_and_knows_the_capital_of_france(smollm2)
 
 
 @pytest.mark.real
-def test_gemma_is_refused_by_name(gemma):
-    with GgufFile.open(gemma) as file, pytest.raises(UnsupportedArchitecture, match="found 'gemma3'"):
-        build(file.metadata, file.tensors)
+def test_gemma_knows_the_capital_of_france_too(gemma):
+    """On the cpu backend: tests/proofs/test_03_gemma.py measures how near it is to the reference."""
+    with GgufFile.open(gemma) as file:
+        graph = build(file.metadata, file.tensors)
+        pieces = file.metadata["tokenizer.ggml.tokens"]
+        ids = [pieces.index(piece) for piece in ["<bos>", "The", "▁capital", "▁of", "▁France", "▁is"]]
+        with get_backend("cpu").compile(graph, HashedTensors(file), CompileOptions()) as program:
+            program.reserve_pages(1)
+            found = run_chunks(program, ids)
+    assert [group.window for group in graph.caches] == [512, None]
+    assert [group.n_layers for group in graph.caches] == [15, 3]
+    assert pieces[found[-1].argmax()] == "▁Paris"
