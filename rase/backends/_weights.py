@@ -20,8 +20,8 @@ __all__ = ["PackedWeights", "grain", "room"]
 def grain(variant: Any, info: TensorInfo) -> int:
     """File bytes that are packed in one piece: a vector whole, of a matrix the rows of one group.
 
-    A stack of matrices, (n, rows, cols), is one tall matrix where groups end with each of them, else its pieces are
-    whole matrices.
+    A stack of matrices, (n, rows, cols), is one tall matrix where groups end with each; else its pieces
+    are whole matrices.
     """
     if len(info.shape) == 1:
         return info.nbytes

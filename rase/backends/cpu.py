@@ -8,7 +8,6 @@ in float32. K and V are float16. The bits of a request depend on the numerics cl
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import time
 from collections.abc import Mapping

@@ -84,7 +84,7 @@ class ProgramContract:
                         ids=np.array([c[-1], d[-1], *a, *b], np.int32),
                         positions=np.array([[32, 63, *range(40), *range(7)]], np.int32),
                         sequences=np.array([2, 3] + [0] * 40 + [1] * 7, np.int32),
-                        page_tables=np.array([list(tables.values())], np.int32),
+                        page_tables=np.array([list(tables.values())] * len(program.page_bytes), np.int32),
                         roles=np.array([GENERATED] * 2 + [PROMPT] * 47, np.uint8),
                         logits_rows=np.arange(49, dtype=np.int32),
                     )
@@ -139,7 +139,7 @@ class ProgramContract:
         with self.compile(tiny) as program:
             expected = run_chunks(program, ids)
             for rows in ([49], [], [3, 3, 0], [49, 7]):
-                found = program.run(Batch.of(ids, 0, [0, 1], PROMPT, rows))
+                found = program.run(Batch.of(ids, 0, [0, 1], PROMPT, rows, len(program.page_bytes)))
                 assert found.dtype == np.float32 and found.shape == (len(rows), tiny.vocab)
                 self.same(found, expected[rows], f"rows {rows}")
 
@@ -150,7 +150,7 @@ class ProgramContract:
             run_chunks(program, ids[:64])
             program.reserve_pages(200)
             program.reserve_pages(3)  # never shrinks
-            assert program.reserved_pages == (200,)
+            assert program.reserved_pages == (200,) * len(program.page_bytes)
             self.same(
                 run_chunks(program, ids[64:], pages=[0, 1, 199], start=64), expected[64:], "after growth"
             )

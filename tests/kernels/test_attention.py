@@ -31,7 +31,15 @@ def stored(kv: str, rows: NDArray) -> NDArray:
 
 
 def attend(
-    variant, kv: str, q: NDArray, k: NDArray, v: NDArray, first: int, window: int = 0, span: int = 0, cap: float = 0
+    variant,
+    kv: str,
+    q: NDArray,
+    k: NDArray,
+    v: NDArray,
+    first: int,
+    window: int = 0,
+    span: int = 0,
+    cap: float = 0,
 ) -> NDArray:
     out = empty(q.shape, F32)
     variant.attention(
@@ -152,7 +160,9 @@ def test_scores_with_a_soft_cap(variant, case: tuple[int, ...]) -> None:
     found = attend(variant, "f16", q, k, v, first, window, cap=2.5)
     reference = exact(q, stored("f16", keys), stored("f16", values), first, window, 2.5)
     assert np.abs(found - reference).max() <= 4e-6
-    assert_same_bits(found, attend(SCALAR, "f16", q, k, v, first, window, cap=2.5), "against the scalar variant")
+    assert_same_bits(
+        found, attend(SCALAR, "f16", q, k, v, first, window, cap=2.5), "against the scalar variant"
+    )
     alone = [attend(variant, "f16", q[t : t + 1], k, v, first + t, window, cap=2.5) for t in range(tokens)]
     assert_same_bits(np.concatenate(alone), found, "token by token")
 

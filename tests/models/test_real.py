@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rase.backends import get_backend
@@ -38,8 +39,8 @@ def test_smollm2_agrees_with_the_oracle_and_knows_the_capital_of_france(smollm2)
 
 
 @pytest.mark.real
-def test_gemma_knows_the_capital_of_france_too(gemma):
-    """On the cpu backend: tests/proofs/test_03_gemma.py measures how near it is to the reference."""
+def test_gemma_continues_as_on_the_reference(gemma):
+    """The three best tokens of the reference backend; tests/proofs/test_03_gemma.py says how near."""
     with GgufFile.open(gemma) as file:
         graph = build(file.metadata, file.tensors)
         pieces = file.metadata["tokenizer.ggml.tokens"]
@@ -49,4 +50,4 @@ def test_gemma_knows_the_capital_of_france_too(gemma):
             found = run_chunks(program, ids)
     assert [group.window for group in graph.caches] == [512, None]
     assert [group.n_layers for group in graph.caches] == [15, 3]
-    assert pieces[found[-1].argmax()] == "▁Paris"
+    assert [pieces[i] for i in np.argsort(-found[-1])[:3]] == ["▁the", "▁a", "▁Paris"]
