@@ -19,7 +19,7 @@ from rase._kernels.kernels cimport (
 )
 from rase._kernels.plan cimport (
     ACT_BF16, ADD, ATTEND_NS, BIAS, COUNTERS, EMBED, EXPERT_SPLIT, GATHER, GELU, GELU_TANH, HEAD_SPLIT, LINEAR_NS,
-    LOGITS, MIX, MUL, NORM, ONE_WORKER, OUTPUTS, OUTPUT_SPLIT, QUANTIZE, ROTATE, ROUTE, ROUTED, ROW_LOCAL, SCALE,
+    LOGITS, MIX, MUL, NORM, ONE_WORKER, OUTPUTS, QUANTIZE, ROTATE, ROUTE, ROUTED, ROW_LOCAL, SCALE,
     SILU, SILU_MUL, SLICE, SPREAD, STORE, TILE_GROUPS, TILE_STEPS, UNPACK_NS, Act, Phase, Plan, Routes, Rows, Step,
     rase_count_down, rase_nanoseconds, rase_tickets, rase_tickets_finish, rase_tickets_reset, rase_tickets_take,
     rase_tickets_wait,
@@ -116,7 +116,7 @@ cdef class Walker(Plan):
                 rase_tickets_finish(tickets, finished, units)
             rase_tickets_wait(tickets, units)
             if self.timed and worker == 0 and phase.share not in (ROW_LOCAL, ONE_WORKER):
-                self.spent[LINEAR_NS if phase.share in (OUTPUT_SPLIT, EXPERT_SPLIT) else ATTEND_NS] += rase_nanoseconds() - begin
+                self.spent[ATTEND_NS if phase.share == HEAD_SPLIT else LINEAR_NS] += rase_nanoseconds() - begin
         if tiles:
             self.tiles.end()
         rase_fp_leave(state)
@@ -171,7 +171,8 @@ cdef class Walker(Plan):
                 here = <int>((groups + size - 1) // size)
                 if unit < here * self.steps[phase.dispatch].n_active:
                     first = unit % here * size
-                    self.expert(&self.steps[i], worker, self.routes.active[unit // here], first, min(groups, first + size))
+                    last = min(groups, first + size)
+                    self.expert(&self.steps[i], worker, self.routes.active[unit // here], first, last)
                     return
                 unit -= here * <int>self.steps[phase.dispatch].n_active
         else:
@@ -291,7 +292,7 @@ cdef class Walker(Plan):
                 routes.active[step.n_active] = <int32_t>e
                 step.n_active += 1
             routes.first[e + 1] += routes.first[e]
-        for pair in range(self.n_tokens * k):  # first[e] counts up to the start of the next expert, and is set back below
+        for pair in range(self.n_tokens * k):  # first[e] counts up to the next expert's start, and is set back below
             e = <int64_t>step.x[pair // k * step.x_stride + pair % k]
             row = routes.first[e]
             routes.first[e] += 1
@@ -320,7 +321,7 @@ cdef class Walker(Plan):
 
     cdef void product(self, Step *step, int worker, const uint8_t *packed, int64_t first, int64_t last, int64_t start,
                       int64_t own, int64_t rows) noexcept nogil:
-        """Groups [first, last) of ``packed``: rows [start, own) by the format's path, [own, rows) by the hybrid (R3)."""
+        """Groups [first, last) of ``packed``: rows [start, own) by the format's path, [own, rows) by the hybrid."""
         cdef int64_t r = self.k.rows_per_group, g
         cdef int64_t out_stride = self.logits_stride if step.kind == LOGITS else step.out_stride
         cdef float *out = self.logits if step.kind == LOGITS else step.out
