@@ -152,7 +152,7 @@ def test_upper_floors_name_no_architecture_backend_or_kernel(floor):
 def test_architecture_files_name_no_format_or_device():
     formats = re.compile(r"\b(?:F32|F16|BF16|Q\d_[0-9K]|cpu|gpu|cuda|avx\w*|amx|neon|numpy)\b", re.I)
     for path in sorted((PACKAGE / "models").glob("*.py")):
-        if path.stem in ("__init__", "config"):
+        if path.stem in ("__init__", "config", "keys"):
             continue
         text = path.read_text("utf-8")
         assert not formats.findall(text), f"{path.name} names {formats.findall(text)}"

@@ -116,5 +116,7 @@ cdef class Plan:
     cdef Run *runs
     cdef int64_t n_runs, max_rows
     cdef int add_schedule(self, Step *step) except -1
+    cdef void linear_tiles(self, Step *step, int worker, int64_t first, int64_t last, int64_t m, float *out,
+                           int64_t out_stride, int64_t *unpack_ns) noexcept nogil
     cdef Routes routes
     cdef _allocate_routes(self)

@@ -204,6 +204,31 @@ cdef class Plan:
         self.routes.generated = self.routes.first + experts + 1
         self.routes.active = self.routes.generated + experts
 
+    cdef void linear_tiles(self, Step *step, int worker, int64_t first, int64_t last, int64_t m, float *out,
+                           int64_t out_stride, int64_t *unpack_ns) noexcept nogil:
+        """Packed groups [first, last) times m prompt rows in bf16 tiles, to ``out``.
+
+        Blocks of groups, and of depth within them, are unpacked once; ``unpack_ns``, unless NULL, counts it.
+        """
+        cdef int64_t total = (step.cols + 31) // 32, block, part, g, n, s, count, i, begin = 0
+        cdef const uint8_t *left = <const uint8_t *>self.acts[step.left].q
+        cdef uint8_t *right = <uint8_t *>self.scratch[worker]
+        cdef float *sums = self.scratch[worker] + TILE_GROUPS * TILE_STEPS * RASE_TILE_BYTES // 4
+        for block in range((last - first + TILE_GROUPS - 1) // TILE_GROUPS):
+            g = first + block * TILE_GROUPS
+            n = min(TILE_GROUPS, last - g)
+            for part in range((total + TILE_STEPS - 1) // TILE_STEPS):
+                s = part * TILE_STEPS
+                count = min(TILE_STEPS, total - s)
+                if unpack_ns != NULL:
+                    begin = rase_nanoseconds()
+                for i in range(n):
+                    self.tiles.right(step.format, step.packed + (g + i) * step.group_bytes, step.cols, 32 * s,
+                                     min(step.cols, 32 * (s + count)), right + i * count * RASE_TILE_BYTES)
+                if unpack_ns != NULL:
+                    unpack_ns[0] += rase_nanoseconds() - begin
+                self.tiles.multiply(left, total, s, count, m, right, n, sums, out + 16 * g, out_stride)
+
     def set_rope(self, int index, const float[:, ::1] cos not None, const float[:, ::1] sin not None):
         """Table ``index``: cos and sin (positions, half) that cover every position of the next batch; kept alive here,
         so that no interrupt can come between a new table and the end of the old one."""

@@ -14,15 +14,12 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from rase._kernels.attend cimport AttendUnit, Run, schedule_attention
-from rase._kernels.kernels cimport (
-    RASE_ACT_Q16_32, RASE_CHUNK, RASE_PAGE_TOKENS, RASE_TILE_BYTES, rase_act, rase_attention_task,
-)
+from rase._kernels.kernels cimport RASE_ACT_Q16_32, RASE_CHUNK, RASE_PAGE_TOKENS, rase_act, rase_attention_task
 from rase._kernels.plan cimport (
     ACT_BF16, ADD, ATTEND_NS, BIAS, COUNTERS, EMBED, EXPERT_SPLIT, GATHER, GELU, GELU_TANH, HEAD_SPLIT, LINEAR_NS,
-    LOGITS, MIX, MUL, NORM, ONE_WORKER, OUTPUTS, QUANTIZE, ROTATE, ROUTE, ROUTED, ROW_LOCAL, SCALE,
-    SILU, SILU_MUL, SLICE, SPREAD, STORE, TILE_GROUPS, TILE_STEPS, UNPACK_NS, Act, Phase, Plan, Routes, Rows, Step,
-    rase_count_down, rase_nanoseconds, rase_tickets, rase_tickets_finish, rase_tickets_reset, rase_tickets_take,
-    rase_tickets_wait,
+    LOGITS, MIX, MUL, NORM, ONE_WORKER, OUTPUTS, QUANTIZE, ROTATE, ROUTE, ROUTED, ROW_LOCAL, SCALE, SILU, SILU_MUL,
+    SLICE, SPREAD, STORE, UNPACK_NS, Act, Phase, Plan, Routes, Rows, Step, rase_count_down, rase_nanoseconds,
+    rase_tickets, rase_tickets_finish, rase_tickets_reset, rase_tickets_take, rase_tickets_wait,
 )
 
 cdef extern from "fpenv.h" nogil:
@@ -339,7 +336,8 @@ cdef class Walker(Plan):
             step.format.dot(packed + first * step.group_bytes, last - first, step.cols, &act, start, own,
                             out + first * r, out_stride)
         if own < rows and step.left >= 0:
-            self.linear_tiles(step, worker, first, last, rows - own, out + own * out_stride, out_stride)
+            self.linear_tiles(step, worker, first, last, rows - own, out + own * out_stride, out_stride,
+                              &self.spent[UNPACK_NS] if self.timed and worker == 0 else NULL)
         elif own < rows:
             for g in range(first, last):
                 begin = self.unpack_begins(worker)
@@ -354,26 +352,6 @@ cdef class Walker(Plan):
     cdef inline void unpack_ends(self, int worker, int64_t begin) noexcept nogil:
         if self.timed and worker == 0:
             self.spent[UNPACK_NS] += rase_nanoseconds() - begin
-
-    cdef void linear_tiles(self, Step *step, int worker, int64_t first, int64_t last, int64_t m, float *out,
-                           int64_t out_stride) noexcept nogil:
-        """The m prompt rows by bf16 tiles: blocks of groups, and of depth within them, unpacked once for all rows."""
-        cdef int64_t total = (step.cols + 31) // 32, block, part, g, n, s, count, i, begin
-        cdef const uint8_t *left = <const uint8_t *>self.acts[step.left].q
-        cdef uint8_t *right = <uint8_t *>self.scratch[worker]
-        cdef float *sums = self.scratch[worker] + TILE_GROUPS * TILE_STEPS * RASE_TILE_BYTES // 4
-        for block in range((last - first + TILE_GROUPS - 1) // TILE_GROUPS):
-            g = first + block * TILE_GROUPS
-            n = min(TILE_GROUPS, last - g)
-            for part in range((total + TILE_STEPS - 1) // TILE_STEPS):
-                s = part * TILE_STEPS
-                count = min(TILE_STEPS, total - s)
-                begin = self.unpack_begins(worker)
-                for i in range(n):
-                    self.tiles.right(step.format, step.packed + (g + i) * step.group_bytes, step.cols, 32 * s,
-                                     min(step.cols, 32 * (s + count)), right + i * count * RASE_TILE_BYTES)
-                self.unpack_ends(worker, begin)
-                self.tiles.multiply(left, total, s, count, m, right, n, sums, out + 16 * g, out_stride)
 
     cdef void finish_logits(self, Step *step, int64_t first, int64_t last) noexcept nogil:
         """Scale and cap columns [first, last) of the logits, while they are in the cache."""
