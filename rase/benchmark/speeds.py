@@ -105,18 +105,17 @@ def measure(
         raise ContextLengthExceeded(longest, session.context_length)
     program = session.decoder.program
     buffer = max(1 << 24, min(BUFFER, available_memory() // 4))
-    with session.lock():
-        say("measuring the machine")
-        before = program.limits(buffer)
-        speeds = []
-        for count in prompts:
-            say(f"prefill of {count} tokens, {rounds} rounds")
-            speeds.append(Speed("prefill", 0, count, _prefill(session, count, rounds)))
-        for context in contexts:
-            say(f"decode behind {context} tokens, {rounds} rounds")
-            speeds.append(Speed("decode", context, tokens, _decode(session, context, tokens, rounds)))
-        say("measuring the machine again")
-        limits = before and before.better(program.limits(buffer))
+    say("measuring the machine")
+    before = program.limits(buffer)
+    speeds = []
+    for count in prompts:
+        say(f"prefill of {count} tokens, {rounds} rounds")
+        speeds.append(Speed("prefill", 0, count, _prefill(session, count, rounds)))
+    for context in contexts:
+        say(f"decode behind {context} tokens, {rounds} rounds")
+        speeds.append(Speed("decode", context, tokens, _decode(session, context, tokens, rounds)))
+    say("measuring the machine again")
+    limits = before and before.better(program.limits(buffer))
     return Report(
         model=session.id, architecture=program.graph.architecture, numerics_class=session.numerics_class,
         fingerprint=session.fingerprint, cost=_cost(session), limits=limits, load_s=load_s,
