@@ -51,7 +51,7 @@ typedef struct {
                 float *out, int64_t out_stride);
 } rase_format;
 
-/* One attention task: all query heads of one KV head, for a run of query tokens of one sequence. */
+/* One attention task: all query heads of one KV head, for a run of query tokens of one sequence, over a run of chunks. */
 typedef struct {
     const float *q;         /* query rows: token i, head j at q + i * q_stride + j * head_dim; rotated, unscaled */
     float *out;             /* same shape, stride out_stride */
@@ -63,10 +63,23 @@ typedef struct {
     int64_t head_stride;    /* head_dim rounded up to 16: elements of one stored K or V row */
     int64_t window;         /* keys visible to a query, itself included; 0 = all */
     float scale;
-    const uint16_t *const *k_pages; /* page p holds positions [32p, 32p + 32): (32, head_stride) float16 of this head */
-    const uint16_t *const *v_pages;
-    float *scratch;         /* rase_kernels.attention_scratch() floats */
+    const uint8_t *const *pages;  /* pages[p] holds positions [32p, 32p + 32); only those that the chunks need are read */
+    int64_t k_offset, v_offset;   /* bytes into a page where this head's K and V begin, in the layout of the KV format */
+    int64_t first_chunk, last_chunk; /* positions [256 * first_chunk, 256 * last_chunk) */
+    float *parts;           /* NULL: the chunks are all that the tokens see, write `out`; else where the part of each chunk goes:
+                               (chunks, n_tokens * group, attention_part(head_stride)) floats, for `attention_merge` */
+    float *scratch;         /* attention_scratch() floats, 64-byte aligned */
 } rase_attention_task;
+
+/* How K and V are stored. */
+enum { RASE_KV_F16 = 0, RASE_KV_FORMATS = 1 };
+typedef struct {
+    const char *name;
+    size_t (*head_bytes)(int64_t head_stride); /* of the K, or the V, of one head in one page */
+    /* Round one row x (n,), padded with +0 to head_stride, into slot 0..31 of a head's run of bytes. */
+    void (*store)(const float *x, int64_t n, int64_t head_stride, uint8_t *run, int64_t slot);
+    void (*attention)(const rase_attention_task *task); /* the bits depend on neither the run of tokens nor that of chunks */
+} rase_kv;
 
 typedef struct {
     int rows_per_group; /* R */
@@ -90,10 +103,13 @@ typedef struct {
     /* Rotate n_heads heads of head_dim in place; cos, sin (n_dims / 2,); neighbour: pairs (2i, 2i+1), else (i, i + n_dims/2). */
     void (*rotate)(float *x, int64_t n_heads, int64_t head_dim, int64_t n_dims, int neighbour, const float *cos,
                    const float *sin);
-    void (*store_f16)(const float *x, int64_t n, int64_t padded, uint16_t *out); /* round to nearest even, pad with +0 */
     void (*exp)(const float *x, int64_t n, float *out);
+
+    const rase_kv *kv[RASE_KV_FORMATS];
+    int64_t (*attention_tokens)(int64_t group);                      /* the most query tokens of one task */
     size_t (*attention_scratch)(int64_t group, int64_t head_stride); /* floats */
-    void (*attention)(const rase_attention_task *task);
+    int64_t (*attention_part)(int64_t head_stride);                  /* floats of one row's part */
+    void (*attention_merge)(const rase_attention_task *task);        /* parts of all chunks, ascending, to out */
 
     /* The limits of the machine in this variant's vectors: ops/limits.h. */
     float (*fma_burst)(int64_t steps, int64_t *operations);

@@ -1,9 +1,12 @@
 # What other extensions see of kernels.pyx: the C table (kernels.h) and the variant that owns a pointer to it.
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
 cdef extern from "kernels.h" nogil:
     enum:
         RASE_PAGE_TOKENS
+        RASE_CHUNK
+        RASE_KV_F16
+        RASE_KV_FORMATS
         RASE_MAX_FORMAT
         RASE_ACT_F32
         RASE_ACT_Q16_32
@@ -43,9 +46,19 @@ cdef extern from "kernels.h" nogil:
         int64_t head_stride
         int64_t window
         float scale
-        const uint16_t **k_pages
-        const uint16_t **v_pages
+        const uint8_t **pages
+        int64_t k_offset
+        int64_t v_offset
+        int64_t first_chunk
+        int64_t last_chunk
+        float *parts
         float *scratch
+
+    ctypedef struct rase_kv:
+        const char *name
+        size_t (*head_bytes)(int64_t) noexcept nogil
+        void (*store)(const float *, int64_t, int64_t, uint8_t *, int64_t) noexcept nogil
+        void (*attention)(const rase_attention_task *) noexcept nogil
 
     ctypedef struct rase_kernels:
         int rows_per_group
@@ -60,10 +73,12 @@ cdef extern from "kernels.h" nogil:
         void (*silu)(const float *, int64_t, float *) noexcept nogil
         void (*silu_mul)(const float *, const float *, int64_t, float *) noexcept nogil
         void (*rotate)(float *, int64_t, int64_t, int64_t, int, const float *, const float *) noexcept nogil
-        void (*store_f16)(const float *, int64_t, int64_t, uint16_t *) noexcept nogil
         void (*exp)(const float *, int64_t, float *) noexcept nogil
+        const rase_kv **kv
+        int64_t (*attention_tokens)(int64_t) noexcept nogil
         size_t (*attention_scratch)(int64_t, int64_t) noexcept nogil
-        void (*attention)(const rase_attention_task *) noexcept nogil
+        int64_t (*attention_part)(int64_t) noexcept nogil
+        void (*attention_merge)(const rase_attention_task *) noexcept nogil
         float (*fma_burst)(int64_t, int64_t *) noexcept nogil
         uint8_t (*read_burst)(const uint8_t *, int64_t) noexcept nogil
 

@@ -5,7 +5,7 @@ A running model never comes through here: `program.pyx` takes a variant's C tabl
 """
 
 from cython.parallel cimport prange
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t, uintptr_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 
 cdef extern from "dispatch.h" nogil:
@@ -243,34 +243,62 @@ cdef class Variant:
             raise ValueError("sizes do not fit")
         self.table.rotate(&heads[0, 0], heads.shape[0], heads.shape[1], 2 * cos.shape[0], neighbour, &cos[0], &sin[0])
 
-    def store_f16(self, const float[::1] x, uint16_t[::1] out):
-        """Round to float16, pad with zeros up to len(out), a multiple of 16."""
-        if out.shape[0] % 16 or out.shape[0] < x.shape[0]:
+    def kv_store(self, int kv, const float[::1] x, uint8_t[::1] run, int64_t slot):
+        """Store one row of K or V (head_dim,) in slot 0 to 31 of a head's run of bytes in a page."""
+        cdef int64_t stride = (x.shape[0] + 15) // 16 * 16
+        if not 0 <= kv < RASE_KV_FORMATS or not 0 <= slot < 32 or run.shape[0] != self.kv_bytes(kv, x.shape[0]):
             raise ValueError("sizes do not fit")
-        self.table.store_f16(&x[0], x.shape[0], out.shape[0], &out[0])
+        self.table.kv[kv].store(&x[0], x.shape[0], stride, &run[0], slot)
 
-    def attention(self, const float[:, :, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t[:, :, ::1] v,
-                  int64_t first_position, float scale, int64_t window, float[:, :, ::1] out):
-        """q, out (tokens, group, head_dim); k, v (pages, 32, head_stride) float16 bits of one KV head."""
-        cdef int64_t n_pages = k.shape[0], i
+    def kv_bytes(self, int kv, int64_t head_dim):
+        """Bytes of the K, or the V, of one head in one page of 32 positions."""
+        return self.table.kv[kv].head_bytes((head_dim + 15) // 16 * 16)
+
+    def attention_floats(self, int64_t group, int64_t head_dim):
+        """Floats of scratch that one attention task needs."""
+        return self.table.attention_scratch(group, (head_dim + 15) // 16 * 16)
+
+    def attention(self, int kv, const float[:, :, ::1] q, const uint8_t[:, ::1] k, const uint8_t[:, ::1] v,
+                  int64_t first_position, float scale, int64_t window, float[:, :, ::1] out, int64_t span=0):
+        """q, out (tokens, group, head_dim); k, v (pages, kv_bytes): pages of one KV head in a KV format.
+
+        With ``span``, tasks of that many chunks leave parts, which are merged; else one task computes all chunks.
+        """
+        cdef int64_t n_pages = k.shape[0], stride = (q.shape[2] + 15) // 16 * 16, i, at, begin, rows
         if (out.shape[0] != q.shape[0] or v.shape[0] != n_pages or 32 * n_pages < first_position + q.shape[0]
-                or k.shape[2] % 16 or k.shape[1] != 32):
+                or k.shape[1] != self.kv_bytes(kv, q.shape[2]) or v.shape[1] != k.shape[1]):
             raise ValueError("sizes do not fit")
         cdef rase_attention_task task
-        cdef const uint16_t **k_pages = <const uint16_t **>malloc(n_pages * sizeof(void *))
-        cdef const uint16_t **v_pages = <const uint16_t **>malloc(n_pages * sizeof(void *))
-        task.scratch = <float *>malloc(4 * self.table.attention_scratch(q.shape[1], k.shape[2]))
-        if k_pages == NULL or v_pages == NULL or task.scratch == NULL:
-            free(k_pages); free(v_pages); free(task.scratch)
+        cdef const uint8_t **pages = <const uint8_t **>malloc(n_pages * sizeof(void *))
+        cdef int64_t most = self.table.attention_tokens(q.shape[1]), part = self.table.attention_part(stride)
+        cdef float *parts = <float *>malloc(4 * (n_pages // 8 + 1) * min(most, q.shape[0]) * q.shape[1] * part)
+        cdef float *scratch = <float *>malloc(4 * self.table.attention_scratch(q.shape[1], stride) + 64)
+        if pages == NULL or parts == NULL or scratch == NULL:
+            free(pages); free(parts); free(scratch)
             raise MemoryError
-        for i in range(n_pages):
-            k_pages[i], v_pages[i] = &k[i, 0, 0], &v[i, 0, 0]
-        task.q, task.out = &q[0, 0, 0], &out[0, 0, 0]
+        for i in range(n_pages):  # one page is a K run and a V run, wherever they lie
+            pages[i] = &k[i, 0]
+        task.k_offset, task.v_offset = 0, &v[0, 0] - &k[0, 0]
         task.q_stride = task.out_stride = q.shape[1] * q.shape[2]
-        task.n_tokens, task.first_position = q.shape[0], first_position
-        task.group, task.head_dim, task.head_stride = q.shape[1], q.shape[2], k.shape[2]
-        task.window, task.scale = window, scale
-        task.k_pages, task.v_pages = k_pages, v_pages
-        with nogil:
-            self.table.attention(&task)
-        free(k_pages); free(v_pages); free(task.scratch)
+        task.group, task.head_dim, task.head_stride = q.shape[1], q.shape[2], stride
+        task.window, task.scale, task.pages, task.scratch = window, scale, pages, scratch
+        for i in range(0, q.shape[0], most):
+            task.q, task.out = &q[i, 0, 0], &out[i, 0, 0]
+            task.n_tokens, task.first_position = min(most, q.shape[0] - i), first_position + i
+            rows = task.n_tokens * task.group
+            begin = (max(0, task.first_position - window + 1) if window else 0) // RASE_CHUNK
+            task.first_chunk, task.last_chunk = begin, (task.first_position + task.n_tokens - 1) // RASE_CHUNK + 1
+            task.parts = NULL
+            if span:
+                for at in range(begin, (task.first_position + task.n_tokens - 1) // RASE_CHUNK + 1, span):
+                    task.parts = parts + (at - begin) * rows * part
+                    task.first_chunk = at
+                    task.last_chunk = min(at + span, (task.first_position + task.n_tokens - 1) // RASE_CHUNK + 1)
+                    with nogil:
+                        self.table.kv[kv].attention(&task)
+                task.parts, task.first_chunk = parts, begin
+                self.table.attention_merge(&task)
+            else:
+                with nogil:
+                    self.table.kv[kv].attention(&task)
+        free(pages); free(parts); free(scratch)

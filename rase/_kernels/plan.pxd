@@ -1,7 +1,8 @@
 # A compiled model as program.pyx walks it: steps, phases, buffers, pages. plan.pyx builds it.
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
-from rase._kernels.kernels cimport Variant, rase_format, rase_kernels, rase_tiles
+from rase._kernels.attend cimport Run, Schedule
+from rase._kernels.kernels cimport Variant, rase_format, rase_kernels, rase_kv, rase_tiles
 
 cdef extern from "tickets.h" nogil:
     ctypedef struct rase_tickets:
@@ -10,12 +11,12 @@ cdef extern from "tickets.h" nogil:
     int rase_tickets_take(rase_tickets *, int)
     void rase_tickets_finish(rase_tickets *, int, int)
     void rase_tickets_wait(rase_tickets *, int)
+    int rase_count_down(int *)
     int64_t rase_nanoseconds()
 
 cdef enum:
     MAX_ROPES = 16
     MAX_CACHES = 16         # cache groups of a graph
-    QUERY_BLOCK = 16        # tokens of one attention task: ATT_TOKENS of ops/attention.h
     ACT_BF16 = 3            # the left side of bf16 tiles, beside the RASE_ACT_* of kernels.h
     TILE_GROUPS = 8         # groups and depth steps of one block of bf16 tiles: 256 KiB of the second-level cache, so that
     TILE_STEPS = 32         # the activations pass once for 128 rows of weights
@@ -42,7 +43,8 @@ ctypedef struct Step:
     int64_t group           # elements normalised together; query heads per KV head
     int64_t head_dim, n_dims, kv_heads, window
     int cache               # cache group: which page table and which pages
-    int64_t k_offset, v_offset  # bytes into a page
+    int64_t k_offset, v_offset  # bytes into a page: K of all heads, V of all heads
+    int schedule            # ATTEND: which of the plan's schedules
     int act                 # index of a quantized activation buffer, -1 for float32
     int left                # LINEAR: index of the buffer of bf16 tiles for prompt rows, -1 for none
     int rope
@@ -66,9 +68,6 @@ ctypedef struct Phase:      # steps [first, last) of one share
     bint outputs
     int64_t groups          # packed groups of all its matrices
 
-ctypedef struct Run:        # contiguous tokens of one sequence; block = attention blocks of the runs before
-    int64_t first, count, position, table, block
-
 cdef class Plan:
     cdef Variant variant
     cdef const rase_kernels *k
@@ -87,7 +86,13 @@ cdef class Plan:
     cdef uint8_t **pages[MAX_CACHES]
     cdef int64_t scratch_floats, table_pages
     cdef float **scratch            # one per worker: dequantized panel or attention scratch
-    cdef const uint16_t ***tables   # one per worker: K pages, then V pages of a task
+    cdef const uint8_t ***tables    # one per worker: the pages of a task
+    cdef const rase_kv *kv          # how pages hold K and V
+    cdef Schedule *schedules        # one for each shape of attention
+    cdef int n_schedules
+    cdef float *parts               # of attention whose chunks several workers share
+    cdef int64_t parts_floats
     cdef int workers
     cdef Run *runs
     cdef int64_t n_runs, max_rows
+    cdef int add_schedule(self, Step *step) except -1

@@ -3,14 +3,20 @@
 backends/cpu.py lowers a graph to ``add_step`` calls. Addresses are integers; their giver keeps the memory alive.
 """
 
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uintptr_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
-from rase._kernels.kernels cimport RASE_TILE_BYTES, RASE_TILE_SUMS, Variant
+from rase._kernels.kernels cimport (
+    RASE_CHUNK, RASE_KV_F16, RASE_PAGE_TOKENS, RASE_TILE_BYTES, RASE_TILE_SUMS, Variant,
+)
 
 cdef extern from "stdlib.h" nogil:
     int posix_memalign(void **, size_t, size_t)
+
+
+cdef enum:
+    PARTS_FLOATS = 1 << 18  # at least, for the parts of attention
 
 
 cdef float *_address(object address) except? NULL:
@@ -22,11 +28,12 @@ cdef class Plan:
 
     def __cinit__(self, Variant variant not None, int64_t max_rows, int workers, int64_t context_pages):
         self.variant, self.k, self.tiles = variant, variant.table, variant.tiles
+        self.kv = self.k.kv[RASE_KV_F16]
         self.max_rows, self.workers, self.table_pages = max_rows, workers, context_pages
         self.rope_tables = [None] * MAX_ROPES
         self.runs = <Run *>malloc(max_rows * sizeof(Run))
         self.scratch = <float **>malloc(workers * sizeof(void *))
-        self.tables = <const uint16_t ***>malloc(workers * sizeof(void *))
+        self.tables = <const uint8_t ***>malloc(workers * sizeof(void *))
         if self.runs == NULL or self.scratch == NULL or self.tables == NULL:
             raise MemoryError
         memset(self.scratch, 0, workers * sizeof(void *))
@@ -48,6 +55,11 @@ cdef class Plan:
                 free(self.tables[i])
         free(self.scratch)
         free(self.tables)
+        for i in range(self.n_schedules):
+            free(self.schedules[i].units)
+            free(self.schedules[i].counters)
+        free(self.schedules)
+        free(self.parts)
 
     def add_act(self, int kind, int64_t cols, q, d, sums, dsums):
         """A buffer of quantized activations for max_rows rows, laid out as in kernels.h; returns its index."""
@@ -103,8 +115,30 @@ cdef class Plan:
             need = step.cols * self.k.rows_per_group
         elif step.share == HEAD_SPLIT:
             need = self.k.attention_scratch(step.group, (step.head_dim + 15) // 16 * 16)
+            self.add_schedule(step)
         self.scratch_floats = max(self.scratch_floats, need)
         self.n_steps += 1
+
+    cdef int add_schedule(self, Step *step) except -1:
+        """Give an attention step the schedule of its shape, and room for the parts of one token at full context."""
+        cdef int64_t part = self.k.attention_part((step.head_dim + 15) // 16 * 16)
+        cdef int64_t chunks = (self.table_pages * RASE_PAGE_TOKENS + RASE_CHUNK - 1) // RASE_CHUNK
+        cdef Schedule *s
+        self.parts_floats = max(PARTS_FLOATS, self.parts_floats, chunks * step.kv_heads * step.group * part)
+        for step.schedule in range(self.n_schedules):
+            s = &self.schedules[step.schedule]
+            if (s.kv_heads, s.group, s.window, s.part) == (step.kv_heads, step.group, step.window, part):
+                return 0
+        s = <Schedule *>realloc(self.schedules, (self.n_schedules + 1) * sizeof(Schedule))
+        if s == NULL:
+            raise MemoryError
+        self.schedules, step.schedule = s, self.n_schedules
+        memset(&s[self.n_schedules], 0, sizeof(Schedule))
+        s = &s[self.n_schedules]
+        s.kv_heads, s.group, s.window, s.part = step.kv_heads, step.group, step.window, part
+        s.tokens = self.k.attention_tokens(step.group)
+        self.n_schedules += 1
+        return 0
 
     def finish(self):
         """Divide the steps into phases and allocate the workers' scratch; to be called once, after the last step."""
@@ -132,10 +166,14 @@ cdef class Plan:
             if posix_memalign(&block, 64, max(self.scratch_floats, 16) * sizeof(float)):
                 raise MemoryError
             self.scratch[i] = <float *>block
-            self.tables[i] = <const uint16_t **>malloc(2 * self.table_pages * sizeof(void *))
+            self.tables[i] = <const uint8_t **>malloc(self.table_pages * sizeof(void *))
             if self.tables[i] == NULL:
                 raise MemoryError
-        return self.scratch_floats * self.workers * sizeof(float)
+        block = NULL
+        if posix_memalign(&block, 64, max(self.parts_floats, 16) * sizeof(float)):
+            raise MemoryError
+        self.parts = <float *>block
+        return (self.scratch_floats * self.workers + self.parts_floats) * sizeof(float)
 
     def set_rope(self, int index, const float[:, ::1] cos not None, const float[:, ::1] sin not None):
         """Table ``index``: cos and sin (positions, half) that cover every position of the next batch; kept alive here,

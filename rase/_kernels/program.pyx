@@ -3,19 +3,23 @@
 A step is one of three kinds by how it is shared out, and a phase is a run of steps of one kind. *Row-local* (norms,
 quantization, sums, rotation, KV store): a unit is some rows, taken through all steps of the phase, which fuses them.
 *Output-split* (linears): a unit is some packed groups of one matrix. *Head-split* (attention): a unit is a block of
-query tokens and one KV head. Workers take units until a phase is done (tickets.h) and meet only there. They split
-outputs, never a reduction: the bits depend neither on their number nor on who takes what (rule R1). Nothing is
+query tokens, some KV heads and a run of chunks (attend.pyx). Workers take units until a phase is done (tickets.h) and
+meet only there. They split outputs, never a reduction: the bits depend neither on their number nor on who takes what (rule R1). Nothing is
 allocated while a step runs. backends/cpu.py owns the memory behind the pointers.
 """
 
 from cython.parallel cimport parallel, threadid
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from rase._kernels.kernels cimport RASE_ACT_Q16_32, RASE_PAGE_TOKENS, RASE_TILE_BYTES, rase_act, rase_attention_task
+from rase._kernels.attend cimport AttendUnit, Run, schedule_attention
+from rase._kernels.kernels cimport (
+    RASE_ACT_Q16_32, RASE_CHUNK, RASE_PAGE_TOKENS, RASE_TILE_BYTES, rase_act, rase_attention_task,
+)
 from rase._kernels.plan cimport (
     ACT_BF16, ADD, ATTEND_NS, BIAS, COUNTERS, EMBED, GATHER, HEAD_SPLIT, LINEAR_NS, LOGITS, MUL, NORM, OUTPUT_SPLIT, QUANTIZE,
-    QUERY_BLOCK, ROTATE, ROW_LOCAL, SILU, SILU_MUL, STORE, TILE_GROUPS, TILE_STEPS, UNPACK_NS, Act, Phase, Plan, Run, Step, rase_nanoseconds,
+    ROTATE, ROW_LOCAL, SILU, SILU_MUL, STORE, TILE_GROUPS, TILE_STEPS, UNPACK_NS, Act, Phase, Plan, Step, rase_count_down,
+    rase_nanoseconds,
     rase_tickets, rase_tickets_finish, rase_tickets_reset, rase_tickets_take, rase_tickets_wait,
 )
 
@@ -64,12 +68,12 @@ cdef class Walker(Plan):
         cdef Run *run = NULL
         for i in range(n):
             if i == 0 or sequences[i] != sequences[i - 1] or positions[i] != positions[i - 1] + 1:
-                self.runs[self.n_runs] = Run(i, 0, positions[i], sequences[i], 0)
-                if run != NULL:
-                    self.runs[self.n_runs].block = run.block + (run.count + QUERY_BLOCK - 1) // QUERY_BLOCK
+                self.runs[self.n_runs] = Run(i, 0, positions[i], sequences[i])
                 run = &self.runs[self.n_runs]
                 self.n_runs += 1
             run.count += 1
+        for i in range(self.n_schedules):
+            schedule_attention(&self.schedules[i], self.runs, self.n_runs, threads, self.parts, self.parts_floats)
         for i in range(self.n_phases):
             rase_tickets_reset(&self.tickets[i])
         self.timed = timed
@@ -123,13 +127,11 @@ cdef class Walker(Plan):
 
     cdef int units(self, Phase *phase, int size) noexcept nogil:
         cdef int64_t total = 0, r = self.k.rows_per_group
-        cdef Run *run
         cdef int i
         if phase.share == ROW_LOCAL:
             total = ((self.n_outputs if phase.outputs else self.n_tokens) + size - 1) // size
         elif phase.share == HEAD_SPLIT:
-            run = &self.runs[self.n_runs - 1]
-            total = (run.block + (run.count + QUERY_BLOCK - 1) // QUERY_BLOCK) * self.steps[phase.first].kv_heads
+            total = self.schedules[self.steps[phase.first].schedule].n_units
         else:
             for i in range(phase.first, phase.last):
                 total += ((self.steps[i].rows + r - 1) // r + size - 1) // size
@@ -144,7 +146,7 @@ cdef class Walker(Plan):
             for i in range(phase.first, phase.last):
                 self.row_local(&self.steps[i], first, last)
         elif phase.share == HEAD_SPLIT:
-            self.attend(&self.steps[phase.first], worker, units - 1 - unit)  # late positions see more: begin with them
+            self.attend(&self.steps[phase.first], worker, unit)
         else:
             for i in range(phase.first, phase.last):
                 groups = (self.steps[i].rows + r - 1) // r
@@ -209,19 +211,15 @@ cdef class Walker(Plan):
             self.k.quantize_256(x, n, act.q + 2 * row * n, act.d + row * (n // 256), act.sums + 2 * row * (n // 16))
 
     cdef void store(self, Step *step, const float *key, const float *value, int64_t row) noexcept nogil:
-        """K and V of one token to its page: per KV head (32, padded head_dim) float16, K of all heads, then V."""
+        """K and V of one token to its page: K of all heads, then V, each in the layout of the KV format."""
         cdef int64_t position = self.positions[row], slot = position % RASE_PAGE_TOKENS, head, run = 0
-        cdef int64_t stride = (step.head_dim + 15) // 16 * 16
+        cdef int64_t stride = (step.head_dim + 15) // 16 * 16, each = self.kv.head_bytes(stride)
         while run + 1 < self.n_runs and self.runs[run + 1].first <= row:
             run += 1
         cdef uint8_t *page = self.page(step.cache, self.runs[run].table, position // RASE_PAGE_TOKENS)
-        cdef uint16_t *keys = <uint16_t *>(page + step.k_offset)
-        cdef uint16_t *values = <uint16_t *>(page + step.v_offset)
-        cdef int64_t offset
         for head in range(step.kv_heads):
-            offset = (head * RASE_PAGE_TOKENS + slot) * stride
-            self.k.store_f16(key + head * step.head_dim, step.head_dim, stride, keys + offset)
-            self.k.store_f16(value + head * step.head_dim, step.head_dim, stride, values + offset)
+            self.kv.store(key + head * step.head_dim, step.head_dim, stride, page + step.k_offset + head * each, slot)
+            self.kv.store(value + head * step.head_dim, step.head_dim, stride, page + step.v_offset + head * each, slot)
 
     cdef inline uint8_t *page(self, int cache, int64_t table, int64_t index) noexcept nogil:
         return self.pages[cache][self.page_tables[cache * self.group_stride + table * self.table_stride + index]]
@@ -283,32 +281,32 @@ cdef class Walker(Plan):
                 self.unpack_ends(worker, begin)
                 self.tiles.multiply(left, total, s, count, m, right, n, sums, out + 16 * g, out_stride)
 
-    cdef void attend(self, Step *step, int worker, int64_t unit) noexcept nogil:
-        """Unit = (block of query tokens of a run, KV head)."""
+    cdef void attend(self, Step *step, int worker, int index) noexcept nogil:
+        cdef AttendUnit *unit = &self.schedules[step.schedule].units[index]
+        cdef Run *run = &self.runs[unit.run]
         cdef rase_attention_task task
-        cdef int64_t head = unit % step.kv_heads, block = unit // step.kv_heads, i = 0
-        cdef int64_t stride = (step.head_dim + 15) // 16 * 16
-        cdef int64_t page, pages, oldest = 0, offset = head * RASE_PAGE_TOKENS * stride
-        cdef const uint16_t **k_pages = self.tables[worker]
-        cdef const uint16_t **v_pages = k_pages + self.table_pages
-        cdef uint8_t *stored
-        while i + 1 < self.n_runs and self.runs[i + 1].block <= block:
-            i += 1
-        cdef Run *run = &self.runs[i]
-        block = (block - run.block) * QUERY_BLOCK
+        cdef const uint8_t **pages = self.tables[worker]
+        cdef int64_t stride = (step.head_dim + 15) // 16 * 16, each = self.kv.head_bytes(stride)
+        cdef int64_t head, page, first, last, token = run.first + unit.first, part = self.k.attention_part(stride)
         task.q_stride, task.out_stride = step.x_stride, step.out_stride
         task.group, task.head_dim, task.head_stride = step.group, step.head_dim, stride
         task.window, task.scale, task.scratch = step.window, step.scale, self.scratch[worker]
-        task.k_pages, task.v_pages = k_pages, v_pages
-        task.n_tokens = min(QUERY_BLOCK, run.count - block)
-        task.first_position = run.position + block
-        task.q = step.x + (run.first + block) * step.x_stride + head * step.group * step.head_dim
-        task.out = step.out + (run.first + block) * step.out_stride + head * step.group * step.head_dim
-        pages = (task.first_position + task.n_tokens + RASE_PAGE_TOKENS - 1) // RASE_PAGE_TOKENS
-        if step.window and task.first_position >= step.window:  # pages that a window has left behind may be gone
-            oldest = (task.first_position - step.window + 1) // RASE_PAGE_TOKENS
-        for page in range(oldest, pages):
-            stored = self.page(step.cache, run.table, page)
-            k_pages[page] = <const uint16_t *>(stored + step.k_offset) + offset
-            v_pages[page] = <const uint16_t *>(stored + step.v_offset) + offset
-        self.k.attention(&task)
+        task.n_tokens, task.first_position = unit.count, run.position + unit.first
+        task.first_chunk, task.last_chunk, task.pages = unit.first_chunk, unit.last_chunk, pages
+        first, last = unit.first_chunk * RASE_CHUNK, min(unit.last_chunk * RASE_CHUNK, task.first_position + unit.count)
+        if step.window:  # pages that a window has left behind may be gone
+            first = max(first, task.first_position - step.window + 1)
+        for page in range(first // RASE_PAGE_TOKENS, (last + RASE_PAGE_TOKENS - 1) // RASE_PAGE_TOKENS):
+            pages[page] = self.page(step.cache, run.table, page)
+        for head in range(unit.head, unit.head + unit.heads):
+            task.q = step.x + token * step.x_stride + head * step.group * step.head_dim
+            task.out = step.out + token * step.out_stride + head * step.group * step.head_dim
+            task.k_offset, task.v_offset = step.k_offset + head * each, step.v_offset + head * each
+            task.parts = NULL
+            if unit.parts != NULL:
+                task.parts = unit.parts + (unit.first_chunk - unit.begin) * unit.count * step.group * part
+            self.kv.attention(&task)
+        if unit.parts != NULL and rase_count_down(unit.missing) == 0:
+            unit.missing[0] = unit.spans  # for the next layer
+            task.parts, task.first_chunk, task.last_chunk = unit.parts, unit.begin, unit.end
+            self.k.attention_merge(&task)

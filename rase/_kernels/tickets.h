@@ -68,6 +68,9 @@ static inline void rase_tickets_wait(rase_tickets *t, int units) {
 #endif
 }
 
+/* One of several workers has done its part; what is left, 0 for the last one, which sees what the others wrote. */
+static inline int rase_count_down(int *left) { return __atomic_sub_fetch(left, 1, __ATOMIC_ACQ_REL); }
+
 static inline int64_t rase_nanoseconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -84,13 +84,16 @@ class CpuBackend(Backend):
         plan = self._lower(graph, tensors, options)
         widest = max((weight.shape[-1] for weight in graph.weights.values()), default=0)
         workers = max(_threads(options))
-        attention = (op for op in graph.ops if isinstance(op, ops.Attention))
-        heads = max((op.n_heads // op.n_kv_heads for op in attention), default=1)
+        attention = [op for op in graph.ops if isinstance(op, ops.Attention)]
+        shapes = {(op.n_heads // op.n_kv_heads, op.head_dim) for op in attention}
+        tasks = (self.variant.attention_floats(*shape) for shape in shapes)
         tiles = (256 << 10) + 1024 * options.max_batch_tokens if self._prompt(options) == "bf16" else 0
-        per_worker = 4 * (self.variant.rows_per_group * widest + 2048 * 16 * heads) + tiles
+        per_worker = 4 * max(self.variant.rows_per_group * widest, *tasks, 0) + tiles
+        parts = max((op.n_heads * (op.head_dim + 31) for op in attention), default=0)  # as plan.pyx
+        shared = 4 * max(2**18, parts * (graph.context_length // 256 + 2))
         return MemoryEstimate(
             weights=sum(self._room(tensors[name]) for name in graph.weights), pages=plan.page_bytes,
-            scratch=plan.scratch_bytes + workers * per_worker, page_tokens=PAGE_TOKENS,
+            scratch=plan.scratch_bytes + workers * per_worker + shared, page_tokens=PAGE_TOKENS,
         )  # fmt: skip
 
     def compile(self, graph: Graph, weights: WeightSource, options: CompileOptions) -> Program:

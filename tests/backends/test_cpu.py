@@ -67,6 +67,21 @@ def test_instruction_sets_give_the_same_bits(name, prefill, monkeypatch):
         assert_same_bits(rows[isa], rows[ISAS[0]], f"{isa} and {ISAS[0]}")
 
 
+@pytest.mark.parametrize("window", [None, 300])
+def test_how_attention_is_shared_out_does_not_matter(window):
+    """A token at a long context: chunks of 256 positions go to several workers, whose parts are merged."""
+    tiny = TINY_LLAMA.but(window=window, context=1500)
+    ids, rows = tiny.ids(1301), {}
+    for threads in (1, 2, 3, 4):
+        with tiny.compile(CpuBackend(), threads=threads, max_batch_tokens=1301) as program:
+            prompt = run_chunks(program, ids) if threads == 1 else run_chunks(program, ids, [500, 796, 3, 1, 1])
+            alone = decode_each(program, ids[1290:], start=1290)
+            drafts = run_chunks(program, ids[1290:], [4, 7], start=1290, role=0)
+            rows[threads] = np.concatenate([prompt, alone, drafts])
+            assert_same_bits(alone, prompt[1290:], f"decode and prefill, {threads} threads")
+        assert_same_bits(rows[threads], rows[1], f"{threads} threads and one")
+
+
 @pytest.mark.parametrize("state", [0x9FC0, 0x7F80, 0x3F80], ids=["flush to zero", "toward zero", "down"])
 def test_the_callers_float_environment_does_not_matter_and_is_kept(state):
     tiny = WIDE_QWEN3.but(matrices="Q4_K")

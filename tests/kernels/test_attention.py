@@ -1,4 +1,4 @@
-"""Attention over float16 pages: close to float64, the same bits in every variant and split of the tokens."""
+"""Attention over KV pages: close to float64, the same bits in every variant and split of tokens, heads and chunks."""
 
 from __future__ import annotations
 
@@ -11,92 +11,157 @@ from tests.kernels.support import F32, NAMES, VARIANTS, assert_same_bits, empty
 SCALAR = VARIANTS[NAMES.index("scalar")]
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=NAMES)
 PAGE = 32
+FORMATS = {"f16": 0}
+every_format = pytest.mark.parametrize("kv", FORMATS)
 
 
-def cache(positions: int, head_dim: int, rng: np.random.Generator) -> NDArray:
-    """Pages (pages, 32, head_stride) of float16 bits: random for ``positions``, then NaN; padded with 0."""
-    stride = -(-head_dim // 16) * 16
-    rows = np.full((-(-positions // PAGE) * PAGE, stride), np.nan, dtype=np.float16)
-    rows[:, head_dim:] = 0
-    rows[:positions, :head_dim] = rng.normal(0, 1, (positions, head_dim)).astype(np.float16)
-    return rows.view(np.uint16).reshape(-1, PAGE, stride)
+def cache(kv: str, rows: NDArray) -> NDArray:
+    """Pages (pages, bytes) of one head that store ``rows`` (positions, head_dim); what is not stored is 0xFF, a NaN."""
+    positions, head_dim = rows.shape
+    pages = empty((-(-positions // PAGE), SCALAR.kv_bytes(FORMATS[kv], head_dim)), np.uint8)
+    pages[:] = 0xFF
+    for at, row in enumerate(rows):
+        SCALAR.kv_store(FORMATS[kv], row, pages[at // PAGE], at % PAGE)
+    return pages
 
 
-def attend(variant, q: NDArray, k: NDArray, v: NDArray, first: int, window: int = 0) -> NDArray:
+def stored(kv: str, rows: NDArray) -> NDArray:
+    """What the cache holds of ``rows``, as float64."""
+    return rows.astype(np.float16).astype(np.float64)
+
+
+def attend(variant, kv: str, q: NDArray, k: NDArray, v: NDArray, first: int, window: int = 0, span: int = 0) -> NDArray:
     out = empty(q.shape, F32)
-    variant.attention(np.ascontiguousarray(q), k, v, first, q.shape[2] ** -0.5, window, out)
+    variant.attention(FORMATS[kv], np.ascontiguousarray(q), k, v, first, q.shape[2] ** -0.5, window, out, span)
     return out
 
 
-def exact(q: NDArray, k: NDArray, v: NDArray, first: int, window: int) -> NDArray:
-    """The softmax over the visible positions in float64."""
-    dim = q.shape[2]
-    keys = k.reshape(-1, k.shape[2]).view(np.float16)[:, :dim].astype(np.float64)
-    values = v.reshape(-1, v.shape[2]).view(np.float16)[:, :dim].astype(np.float64)
+def exact(q: NDArray, keys: NDArray, values: NDArray, first: int, window: int) -> NDArray:
+    """The softmax over the visible positions in float64; keys and values (positions, head_dim)."""
     out = np.empty(q.shape)
     for t in range(len(q)):
         low = max(0, first + t - window + 1) if window else 0
         seen = slice(low, first + t + 1)
-        scores = q[t].astype(np.float64) @ keys[seen].T * dim**-0.5
+        scores = q[t].astype(np.float64) @ keys[seen].T * q.shape[2] ** -0.5
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         out[t] = weights / weights.sum(axis=1, keepdims=True) @ values[seen]
     return out
 
 
+def random(*shape: int, seed: int, scale: float = 1) -> NDArray:
+    return np.random.default_rng(seed).normal(0, scale, shape).astype(F32)
+
+
 CASES = [  # first position, tokens, query heads, head_dim, window
     (0, 1, 1, 64, 0), (0, 17, 3, 64, 0), (250, 12, 4, 64, 0), (255, 2, 1, 20, 0), (256, 1, 2, 16, 0),
     (511, 5, 3, 80, 0), (700, 33, 1, 32, 0), (3, 9, 2, 64, 1), (100, 20, 3, 64, 7), (250, 20, 2, 64, 256),
-    (600, 18, 2, 48, 300), (515, 3, 4, 64, 4),
+    (600, 18, 2, 48, 300), (515, 3, 4, 64, 4), (1029, 1, 5, 96, 0), (777, 1, 8, 128, 0), (300, 2, 7, 16, 0),
+    (270, 11, 6, 256, 0), (510, 70, 1, 16, 0), (250, 70, 2, 32, 40), (513, 1, 1, 256, 0),
 ]  # fmt: skip
 
 
 @every_variant
+@every_format
 @pytest.mark.parametrize("case", CASES, ids=[f"at{c[0]}x{c[1]}-g{c[2]}-d{c[3]}-w{c[4]}" for c in CASES])
-def test_attention_is_accurate_and_the_same_everywhere(variant, case: tuple[int, int, int, int, int]) -> None:
+def test_attention_is_accurate_and_the_same_everywhere(variant, kv: str, case: tuple[int, int, int, int, int]) -> None:
     first, tokens, group, dim, window = case
-    rng = np.random.default_rng(first + tokens)
-    k, v = cache(first + tokens, dim, rng), cache(first + tokens, dim, rng)
-    q = rng.normal(0, 1.5, (tokens, group, dim)).astype(F32)
-    found = attend(variant, q, k, v, first, window)
-    assert np.abs(found - exact(q, k, v, first, window)).max() <= 4e-6
-    assert_same_bits(found, attend(SCALAR, q, k, v, first, window), "against the scalar variant")
+    keys, values = random(first + tokens, dim, seed=1), random(first + tokens, dim, seed=2)
+    k, v = cache(kv, keys), cache(kv, values)
+    q = random(tokens, group, dim, seed=3, scale=1.5)
+    found = attend(variant, kv, q, k, v, first, window)
+    assert np.abs(found - exact(q, stored(kv, keys), stored(kv, values), first, window)).max() <= 4e-6
+    if variant is not SCALAR:
+        assert_same_bits(found, attend(SCALAR, kv, q, k, v, first, window), "against the scalar variant")
+    for span in (1, 2):
+        parts = attend(variant, kv, q, k, v, first, window, span)
+        assert_same_bits(parts, found, f"in parts of {span} chunks")
     for split in {1, tokens // 2, tokens - 1} - {0, tokens}:
         parts = [
-            attend(variant, q[:split], k, v, first, window),
-            attend(variant, q[split:], k, v, first + split, window),
+            attend(variant, kv, q[:split], k, v, first, window),
+            attend(variant, kv, q[split:], k, v, first + split, window),
         ]
         assert_same_bits(np.concatenate(parts), found, f"in two calls, {split} tokens first")
-    for head in range(group):
-        alone = attend(variant, q[:, head : head + 1], k, v, first, window)
+    for head in {0, group - 1}:
+        alone = attend(variant, kv, q[:, head : head + 1], k, v, first, window)
         assert_same_bits(alone[:, 0], found[:, head], f"query head {head} alone")
 
 
+def test_attention_is_the_rule_step_by_step() -> None:
+    """Rule R8 in NumPy, one operation at a time: what all variants agree on is what the rule says."""
+    from tests.kernels.support import fma
+
+    def fold(lanes: NDArray) -> F32:
+        while len(lanes) > 1:
+            lanes = lanes[: len(lanes) // 2] + lanes[len(lanes) // 2 :]
+        return lanes[0]
+
+    def each_fma(a: NDArray, b: NDArray, c: NDArray) -> NDArray:
+        return fma(np.broadcast_to(a, c.shape).astype(F32), np.broadcast_to(b, c.shape).astype(F32), c)
+
+    first, dim = 600, 48
+    keys, values, q = (random(first + 1, dim, seed=4), random(first + 1, dim, seed=5), random(1, 1, dim, seed=6))
+    found = attend(SCALAR, "f16", q, cache("f16", keys), cache("f16", values), first)
+    keys, values = (rows.astype(np.float16).astype(F32) for rows in (keys, values))
+    merged: tuple[F32, F32, NDArray] | None = None
+    for chunk in range(0, first + 1, 256):
+        rows = range(chunk, min(chunk + 256, first + 1))
+        scores = np.zeros(256, F32) - F32(np.inf)
+        for j in rows:
+            lanes = np.zeros(16, F32)
+            for i in range(0, dim, 16):
+                lanes = fma(q[0, 0, i : i + 16], keys[j, i : i + 16], lanes)
+            scores[j - chunk] = fold(lanes) * F32(dim**-0.5)
+        top, p = scores.max(), np.zeros(256, F32)
+        n = len(rows)
+        SCALAR.unary("exp", scores[:n] - top, p[:n])
+        lanes, acc = np.zeros(16, F32), np.zeros(dim, F32)
+        for j in range(0, 256, 16):
+            lanes = lanes + p[j : j + 16]
+        for j in rows:
+            acc = each_fma(p[j - chunk], values[j], acc)
+        total = fold(lanes)
+        if merged is None:
+            merged = (top, total, acc)
+            continue
+        high, e = max(merged[0], top), np.zeros(2, F32)
+        SCALAR.unary("exp", np.array([merged[0] - high, top - high], F32), e)
+        total = each_fma(merged[1], e[0], np.array([total * e[1]], F32))[0]
+        merged = (high, total, each_fma(merged[2], e[0], acc * e[1]))
+    assert merged is not None
+    assert_same_bits(found[0, 0], merged[2] / merged[1], "the rule")
+
+
 @every_variant
+@every_format
 @pytest.mark.parametrize("window", [0, 5, 40, 300])
-@pytest.mark.parametrize("poison", [0x7E00, 0x7C00, 0xFC00], ids=["nan", "inf", "-inf"])
-def test_what_the_mask_hides_does_not_matter(variant, window: int, poison: int) -> None:
+@pytest.mark.parametrize("tokens", [1, 20])
+def test_what_the_mask_hides_does_not_matter(variant, kv: str, window: int, tokens: int) -> None:
     """Positions after the token and before its window may hold anything."""
-    rng = np.random.default_rng(window)
-    first, dim = 530, 64
-    k, v = cache(first + 64, dim, rng), cache(first + 64, dim, rng)
-    q = rng.normal(0, 1, (1, 3, dim)).astype(F32)
-    clean = attend(variant, q, k, v, first, window)
+    first, dim, group = 530, 64, 3
+    keys, values = random(first + 64, dim, seed=1), random(first + 64, dim, seed=2)
+    q = random(tokens, group, dim, seed=3)
+    clean = attend(variant, kv, q, cache(kv, keys), cache(kv, values), first, window)
     assert np.isfinite(clean).all()
-    for pages in (k, v):
-        rows = pages.reshape(-1, pages.shape[2])
-        rows[first + 1 :, :dim] = poison
-        rows[: max(0, first - window + 1) if window else 0, :dim] = poison
-    assert_same_bits(attend(variant, q, k, v, first, window), clean, f"window {window}")
+    for poison in (np.nan, np.inf, -np.inf):
+        for rows in (keys, values):
+            rows[first + tokens :] = poison
+            rows[: max(0, first - window + 1) if window else 0] = poison
+        found = attend(variant, kv, q, cache(kv, keys), cache(kv, values), first, window)
+        assert_same_bits(found, clean, f"window {window}, {poison} where no token looks")
+    for rows in (keys, values):  # a token that comes later in the same task
+        rows[first + tokens - 1] = np.inf
+    found = attend(variant, kv, q, cache(kv, keys), cache(kv, values), first, window)
+    assert_same_bits(found[:-1], clean[:-1], f"window {window}, infinity at the last token")
+    assert not np.isfinite(found[-1]).all()
 
 
 @every_variant
-def test_large_scores_do_not_overflow(variant) -> None:
+@every_format
+def test_large_scores_do_not_overflow(variant, kv: str) -> None:
     """Scores in the thousands: the largest wins, nothing becomes NaN, other chunks add nothing."""
     first, dim = 600, 16
-    rng = np.random.default_rng(0)
-    k, v = cache(first + 1, dim, rng), cache(first + 1, dim, rng)
-    k.reshape(-1, dim)[: first + 1] = np.float16(1).view(np.uint16)
-    k.reshape(-1, dim)[300] = np.float16(2).view(np.uint16)
+    keys, values = np.ones((first + 1, dim), F32), random(first + 1, dim, seed=0)
+    keys[300] = 2
     q = np.full((1, 1, dim), 400, F32)
-    found = attend(variant, q, k, v, first)
-    assert np.array_equal(found[0, 0], v.reshape(-1, dim)[300].view(np.float16).astype(F32))
+    found = attend(variant, kv, q, cache(kv, keys), cache(kv, values), first)
+    assert_same_bits(found[0, 0], stored(kv, values)[300].astype(F32), "the value of the winner")

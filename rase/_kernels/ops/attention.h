@@ -1,174 +1,251 @@
 /* Attention of the query heads that share one KV head, for a run of tokens of one sequence (rule R8).
  *
- * Positions are cut into chunks [256c, 256c + 256). A chunk gives its own maximum, sum and accumulator in two passes; chunks
- * merge in ascending order by one formula. Scores: 16 lanes over head_dim, folded 8-4-2-1, times scale. The sum of a chunk:
- * lane = position mod 16. P.V: one FMA per position, ascending, one accumulator per output. K and V are read as stored. */
+ * Positions are cut into chunks [256c, 256c + 256). A chunk gives its own part (accumulator, maximum, sum) in two passes; parts
+ * merge in ascending order by one formula, whoever computed them. Scores: 16 lanes over head_dim, folded 8-4-2-1, times scale.
+ * The sum of a chunk: lane = position mod 16. P.V: one FMA per position, ascending, one accumulator per output. K and V are
+ * read as stored. All sums are float32. Few rows read the pages where they lie; many convert each chunk once. */
 #ifndef RASE_OPS_ATTENTION_H
 #define RASE_OPS_ATTENTION_H
 
-enum { ATT_TOKENS = 16, ATT_STEP = 4 }; /* query tokens that share one conversion of a chunk; rows that share one V load */
+enum { ATT_ROWS = 128, ATT_TOKENS = 64, ATT_FEW = 8, ATT_PASS = 128 }; /* ATT_PASS: positions of V that fit the L1 cache */
 
-/* Scratch: K and V of one chunk in float32, then per row: scores (256), accumulator (head_stride), query (head_stride), m, s. */
-static size_t attention_scratch(int64_t group, int64_t head_stride) {
-    int64_t rows = ATT_TOKENS * group + ATT_STEP;
-    return (size_t)(RASE_CHUNK * head_stride + rows * (RASE_CHUNK + 3 * head_stride + 3));
+/* Query tokens of one task, so that its rows (tokens times heads of the group) share what is converted and stay in the L2 cache. */
+static int64_t attention_tokens(int64_t group) {
+    int64_t tokens = ATT_ROWS / group;
+    return tokens < 1 ? 1 : tokens > ATT_TOKENS ? ATT_TOKENS : tokens;
 }
 
-/* scores[j] = scale * (q . k[j]) for 16 * n_16 rows of k. */
-static inline void chunk_scores(const float *q, const float *k, int64_t n_16, int64_t stride, float scale, float *scores) {
-    for (int64_t j = 0; j < n_16; j++, k += 16 * stride) {
-        v16 sums[16];
-        for (int r = 0; r < 16; r++) sums[r] = v16_zero();
-        for (int64_t i = 0; i < stride; i += 16) {
-            v16 x = v16_load(q + i);
-            for (int r = 0; r < 16; r++) sums[r] = v16_fma(x, v16_load(k + r * stride + i), sums[r]);
-        }
-        v16_store(scores + 16 * j, v16_mul(v16_sum16(sums), v16_set1(scale)));
-    }
+/* A part of one row: accumulator (head_stride), maximum, sum; a sum of 0 says that the row saw nothing. */
+static int64_t attention_part(int64_t stride) { return stride + 16; }
+
+/* Floats: one chunk of K or V in float32, then per row its scores, its query and two parts. */
+static size_t attention_scratch(int64_t group, int64_t stride) {
+    int64_t rows = attention_tokens(group) * group;
+    return (size_t)(RASE_CHUNK * stride + rows * (RASE_CHUNK + stride + 2 * attention_part(stride)));
 }
 
-/* Softmax numerators of one chunk in place, positions [low, high); the others count as absent. The scores of vectors
- * [skip, n_16) were computed. Maximum to *m, sum (lane = position mod 16) to *s. */
-static inline void chunk_softmax(float *scores, int64_t low, int64_t high, int64_t skip, int64_t n_16, float *m, float *s) {
-    for (int64_t j = 16 * skip; j < low; j++) scores[j] = -INFINITY;
-    for (int64_t j = high; j < 16 * n_16; j++) scores[j] = -INFINITY;
+/* Softmax numerators of one row in place: positions [low, high) of a chunk, the others of their vectors become 0, and adding +0
+ * to a sum of numerators changes no bit. */
+static inline void chunk_softmax(float *scores, int64_t low, int64_t high, float *part) {
+    int64_t first = low / 16 * 16, end = (high + 15) / 16 * 16;
+    for (int64_t j = first; j < low; j++) scores[j] = -INFINITY;
+    for (int64_t j = high; j < end; j++) scores[j] = -INFINITY;
     v16 highest = v16_set1(-INFINITY);
-    for (int64_t j = skip; j < n_16; j++) highest = v16_max(v16_load(scores + 16 * j), highest);
+    for (int64_t j = first; j < end; j += 16) highest = v16_max(v16_load(scores + j), highest);
     float top = v16_maxall(highest);
     v16 shift = v16_set1(top), sums = v16_zero();
-    for (int64_t j = skip; j < n_16; j++)
-        v16_store(scores + 16 * j, v16_exp(v16_sub(v16_load(scores + 16 * j), shift)));
-    for (int64_t j = 16 * skip; j < low; j++) scores[j] = 0.0f; /* adding +0 to a sum of numerators changes no bit */
-    for (int64_t j = high; j < 16 * n_16; j++) scores[j] = 0.0f;
-    for (int64_t j = skip; j < n_16; j++) sums = v16_add(sums, v16_load(scores + 16 * j));
-    *m = top;
-    *s = v16_sum(sums);
+    for (int64_t j = first; j < end; j += 16) v16_store(scores + j, v16_exp(v16_sub(v16_load(scores + j), shift)));
+    for (int64_t j = first; j < low; j++) scores[j] = 0.0f;
+    for (int64_t j = high; j < end; j++) scores[j] = 0.0f;
+    for (int64_t j = first; j < end; j += 16) sums = v16_add(sums, v16_load(scores + j));
+    part[0] = top;
+    part[1] = v16_sum(sums);
 }
 
-/* acc[r] (head_stride,) = sum of p[r][j] * v[j] over start[r] <= j < end[r], ascending, for ATT_STEP rows. The rows share every
- * load of V where all of them see it; a row never touches a position that it does not see. */
-static inline void chunk_values(const float *p, const float *v, const int64_t *start, const int64_t *end, int64_t stride,
-                                float *acc) {
-    int64_t low = start[0], high = end[0], all_low = start[0], all_high = end[0];
-    for (int r = 1; r < ATT_STEP; r++) {
-        low = start[r] < low ? start[r] : low, high = end[r] > high ? end[r] : high;
-        all_low = start[r] > all_low ? start[r] : all_low, all_high = end[r] < all_high ? end[r] : all_high;
+/* (A, M, S) <- merge of (A, M, S) and (a, m, s): the one formula of rule R8. */
+static inline void merge_part(float *all, const float *part, int64_t stride) {
+    float *top = all + stride, *sum = top + 1, m = part[stride], s = part[stride + 1];
+    if (s == 0.0f) return;
+    if (*sum == 0.0f) {
+        memcpy(all, part, sizeof(float) * (size_t)(stride + 2));
+        return;
     }
-    if (all_low >= all_high) all_low = all_high = high; /* nothing is seen by all: every position goes row by row */
-    for (int64_t i = 0; i < stride; i += 16) {
-        v16 sums[ATT_STEP];
-        for (int r = 0; r < ATT_STEP; r++) sums[r] = v16_zero();
-        for (int64_t j = low; j < high; j++) {
-            v16 x = v16_load(v + j * stride + i);
-            if (j >= all_low && j < all_high) {
-                for (; j < all_high; j++) {
-                    x = v16_load(v + j * stride + i);
-                    for (int r = 0; r < ATT_STEP; r++) sums[r] = v16_fma(v16_set1(p[r * RASE_CHUNK + j]), x, sums[r]);
-                }
-                j--;
-            } else {
-                for (int r = 0; r < ATT_STEP; r++)
-                    if (j >= start[r] && j < end[r]) sums[r] = v16_fma(v16_set1(p[r * RASE_CHUNK + j]), x, sums[r]);
-            }
-        }
-        for (int r = 0; r < ATT_STEP; r++) v16_store(acc + r * stride + i, sums[r]);
-    }
-}
-
-/* (M, S, A) <- merge of (M, S, A) and (m, s, a): the one formula of rule R8. */
-static inline void chunk_merge(float *top, float *sum, float *acc, float m, float s, const float *a, int64_t stride) {
     float high = *top > m ? *top : m, e[2] = {*top - high, m - high};
     exp_array(e, 2, e);
     *sum = f_fma(*sum, e[0], s * e[1]);
     *top = high;
     v16 alpha = v16_set1(e[0]), beta = v16_set1(e[1]);
     for (int64_t i = 0; i < stride; i += 16)
-        v16_store(acc + i, v16_fma(v16_load(acc + i), alpha, v16_mul(v16_load(a + i), beta)));
+        v16_store(all + i, v16_fma(v16_load(all + i), alpha, v16_mul(v16_load(part + i), beta)));
 }
 
-/* Positions [first + from, first + n) of one head to float32 rows; whole pages, so a few rows below `from` may be loaded too.
- * Pages lie far apart, where no hardware prefetcher follows: each asks for the next one, the last for `then` (or NULL). */
-static inline void load_chunk(const uint16_t *const *pages, int64_t first, int64_t from, int64_t n, int64_t stride,
-                              const uint16_t *then, float *out) {
-    for (int64_t j = from / RASE_PAGE_TOKENS * RASE_PAGE_TOKENS; j < n; j += RASE_PAGE_TOKENS) {
-        int64_t number = (first + j) / RASE_PAGE_TOKENS;
-        int last = j + RASE_PAGE_TOKENS >= n;
-        const uint16_t *page = pages[number], *next = last ? then : pages[number + 1];
-        int64_t elements = (last ? n - j : RASE_PAGE_TOKENS) * stride;
-        for (int64_t i = 0; i < elements; i += 16) {
-            if (next && i % 32 == 0) __builtin_prefetch(next + i);
-            v16_store(out + j * stride + i, v16_from_f16(page + i));
+/* What the tasks of one chunk share: the rows [first_row, last_row) that see some of its positions [low, high). */
+typedef struct {
+    int64_t chunk, low, high, first_row, last_row;
+} chunk_view;
+
+/* Positions of the chunk that row r sees: [*low, *high), empty where *low >= *high. */
+static inline void row_range(const rase_attention_task *task, int64_t chunk, int64_t r, int64_t *low, int64_t *high) {
+    int64_t position = task->first_position + r / task->group - chunk;
+    *high = position + 1 < RASE_CHUNK ? position + 1 : RASE_CHUNK;
+    *low = task->window && position >= task->window ? position - task->window + 1 : 0;
+}
+
+static inline chunk_view view_of(const rase_attention_task *task, int64_t chunk) {
+    int64_t rows = task->n_tokens * task->group, low, high;
+    chunk_view view = {chunk, RASE_CHUNK, 0, rows, 0};
+    for (int64_t r = 0; r < rows; r += task->group) {
+        row_range(task, chunk, r, &low, &high);
+        if (low >= high) continue;
+        view.low = low < view.low ? low : view.low, view.high = high > view.high ? high : view.high;
+        view.first_row = r < view.first_row ? r : view.first_row, view.last_row = r + task->group;
+    }
+    return view;
+}
+
+/* acc += P.V of the positions [from, to) for the n rows from r0 on: together where all see a position, else row by row, so that
+ * no row touches a position that it does not see. `rows` is where position `from` lies. */
+static void seen_values(const rase_attention_task *task, int64_t chunk, value_function *alone, value_function *together, int64_t n,
+                        int64_t r0, const float *scores, const uint8_t *rows, const uint8_t *then, int64_t from, int64_t to,
+                        float *acc) {
+    int64_t stride = task->head_stride, each = attention_part(stride), low, high, first = from, last = to;
+    for (int64_t r = r0; r < r0 + n; r++) {
+        row_range(task, chunk, r, &low, &high);
+        first = low > first ? low : first, last = high < last ? high : last;
+    }
+    if (first > last) first = last = to; /* nothing is seen by all */
+    const float *p = scores + r0 * RASE_CHUNK + from;
+    acc += r0 * each;
+    for (int64_t r = 0; first > from && r < n; r++) { /* before what all see */
+        row_range(task, chunk, r0 + r, &low, &high);
+        low = low > from ? low : from, high = high < first ? high : first;
+        if (low < high) alone(p + r * RASE_CHUNK, rows, then, low - from, high - from, stride, acc + r * each, each);
+    }
+    if (first < last) together(p, rows, then, first - from, last - from, stride, acc, each);
+    for (int64_t r = 0; last < to && r < n; r++) { /* after it */
+        row_range(task, chunk, r0 + r, &low, &high);
+        low = low > last ? low : last, high = high < to ? high : to;
+        if (low < high) alone(p + r * RASE_CHUNK, rows, then, low - from, high - from, stride, acc + r * each, each);
+    }
+}
+
+static inline void softmax_rows(const rase_attention_task *task, const chunk_view *view, float *scores, float *parts) {
+    int64_t stride = task->head_stride, each = attention_part(stride), low, high;
+    for (int64_t r = view->first_row; r < view->last_row; r++) {
+        row_range(task, view->chunk, r, &low, &high);
+        chunk_softmax(scores + r * RASE_CHUNK, low, high, parts + r * each + stride);
+        memset(parts + r * each, 0, sizeof(float) * (size_t)stride);
+    }
+}
+
+
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+
+/* One chunk for few rows: K and V are read from their pages, FEW_ROWS queries at a time. `next`: the K run to prefetch at the end. */
+static void few_rows(const rase_attention_task *task, const chunk_view *view, const kv_reader *reader, const float *query,
+                     float *scores, float *parts, const uint8_t *next) {
+    int64_t stride = task->head_stride, first_page = view->low / RASE_PAGE_TOKENS;
+    const uint8_t *const *pages = task->pages + view->chunk / RASE_PAGE_TOKENS;
+    for (int64_t page = first_page; page * RASE_PAGE_TOKENS < view->high; page++) {
+        int64_t from = page * RASE_PAGE_TOKENS, to = MIN(view->high, from + RASE_PAGE_TOKENS);
+        const uint8_t *run = pages[page] + task->k_offset;
+        const uint8_t *then = to < view->high ? pages[page + 1] + task->k_offset : pages[first_page] + task->v_offset;
+        for (int64_t r = view->first_row; r < view->last_row; r += FEW_ROWS, then = run) /* asked for once */
+            for (int64_t j = 0; j < to - from; j += 16)
+                reader->dot[MIN(view->last_row - r, FEW_ROWS) - 1](query + r * stride, run, then, j, stride, task->scale,
+                                                                   scores + r * RASE_CHUNK + from);
+    }
+    softmax_rows(task, view, scores, parts);
+    for (int64_t page = first_page; page * RASE_PAGE_TOKENS < view->high; page++) {
+        int64_t from = page * RASE_PAGE_TOKENS, to = MIN(view->high, from + RASE_PAGE_TOKENS);
+        const uint8_t *run = pages[page] + task->v_offset, *then = to < view->high ? pages[page + 1] + task->v_offset : next;
+        for (int64_t r = view->first_row; r < view->last_row; r += FEW_ROWS, then = run) {
+            int64_t n = MIN(view->last_row - r, FEW_ROWS);
+            seen_values(task, view->chunk, reader->values[0], reader->values[n - 1], n, r, scores, run, then ? then : run, from, to,
+                        parts);
         }
     }
 }
 
-/* Up to ATT_TOKENS tokens from token index t0. */
-static void attention_block(const rase_attention_task *task, int64_t t0, int64_t n_tokens) {
-    int64_t stride = task->head_stride, group = task->group, rows = n_tokens * group, padded = rows + ATT_STEP;
-    float *kv = task->scratch, *scores = kv + RASE_CHUNK * stride, *acc = scores + padded * RASE_CHUNK;
-    float *part = acc + padded * stride, *query = part + padded * stride;
-    float *top = query + padded * stride, *sum = top + padded, *seen = sum + padded;
+/* scores of one page, whose keys are columns, for all rows that see some of its positions. */
+static void page_scores(const rase_attention_task *task, const chunk_view *view, int64_t page, const float *query,
+                        const float *keys, float *scores) {
+    int64_t stride = task->head_stride, low, high, none;
+    for (int64_t r = view->first_row, n; r < view->last_row; r += n) {
+        n = view->last_row - r;
+        n = n >= SCORE_ROWS ? SCORE_ROWS : n >= 2 ? 2 : 1;
+        row_range(task, view->chunk, r, &low, &none); /* tokens ascend: so do both ends */
+        row_range(task, view->chunk, r + n - 1, &none, &high);
+        for (int64_t v = 0; v < RASE_PAGE_TOKENS; v += 16 * SCORE_VECS) {
+            int64_t at = page * RASE_PAGE_TOKENS + v;
+            if (at + 16 * SCORE_VECS <= low || at >= high) continue;
+            (n == SCORE_ROWS ? scores_SCORE_ROWS : n == 2 ? scores_2 : scores_1)(query + r * stride, keys + v, stride, task->scale,
+                                                                                 scores + r * RASE_CHUNK + at);
+        }
+    }
+}
 
+/* One chunk for many rows: K, then V, of the chunk are converted once to `rows` (RASE_CHUNK * head_stride floats). */
+static void many_rows(const rase_attention_task *task, const chunk_view *view, const kv_reader *reader, const float *query,
+                      float *rows, float *scores, float *parts, const uint8_t *next) {
+    int64_t stride = task->head_stride, first_page = view->low / RASE_PAGE_TOKENS;
+    const uint8_t *const *pages = task->pages + view->chunk / RASE_PAGE_TOKENS;
+    for (int64_t page = first_page; page * RASE_PAGE_TOKENS < view->high; page++) {
+        int last = (page + 1) * RASE_PAGE_TOKENS >= view->high;
+        const uint8_t *then = last ? pages[first_page] + task->v_offset : pages[page + 1] + task->k_offset;
+        reader->load_keys(pages[page] + task->k_offset, then, stride, rows);
+        page_scores(task, view, page, query, rows, scores);
+    }
+    softmax_rows(task, view, scores, parts);
+    for (int64_t page = first_page; page * RASE_PAGE_TOKENS < view->high; page++) {
+        int64_t from = page * RASE_PAGE_TOKENS, to = MIN(view->high, from + RASE_PAGE_TOKENS);
+        const uint8_t *run = pages[page] + task->v_offset, *then = to < view->high ? pages[page + 1] + task->v_offset : next;
+        reader->load_values(run, then ? then : run, to - from, stride, rows + from * stride);
+    }
+    for (int64_t from = view->low / ATT_PASS * ATT_PASS; from < view->high; from += ATT_PASS) {
+        const uint8_t *run = (const uint8_t *)(rows + from * stride);
+        for (int64_t r = view->first_row, n; r < view->last_row; r += n) {
+            n = view->last_row - r;
+            n = n >= VALUE_ROWS ? VALUE_ROWS : MIN(n, FEW_ROWS);
+            seen_values(task, view->chunk, few_values[0], n == VALUE_ROWS ? values_KV_F32_VALUE_ROWS : few_values[n - 1], n, r,
+                        scores, run, run, from, MIN(from + ATT_PASS, view->high), parts);
+        }
+    }
+}
+
+static void finish_rows(const rase_attention_task *task, const float *all) {
+    int64_t stride = task->head_stride;
+    for (int64_t r = 0; r < task->n_tokens * task->group; r++, all += attention_part(stride)) {
+        float *out = task->out + r / task->group * task->out_stride + r % task->group * task->head_dim;
+        v16 total = v16_set1(all[stride + 1]);
+        for (int64_t i = 0; i < task->head_dim; i += 16)
+            store_lanes(out + i, v16_div(v16_load(all + i), total), lanes_at(i, task->head_dim));
+    }
+}
+
+/* At most attention_tokens(group) tokens. */
+static void attend(const rase_attention_task *task, const kv_reader *reader) {
+    int64_t stride = task->head_stride, each = attention_part(stride), rows = task->n_tokens * task->group;
+    float *converted = task->scratch, *scores = converted + RASE_CHUNK * stride, *query = scores + rows * RASE_CHUNK;
+    float *all = query + rows * stride, *parts = all + rows * each;
     for (int64_t r = 0; r < rows; r++) {
-        const float *q = task->q + (t0 + r / group) * task->q_stride + (r % group) * task->head_dim;
+        const float *q = task->q + r / task->group * task->q_stride + r % task->group * task->head_dim;
         for (int64_t i = 0; i < stride; i += 16)
             v16_store(query + r * stride + i, i < task->head_dim ? load_lanes(q + i, lanes_at(i, task->head_dim)) : v16_zero());
-        seen[r] = 0.0f;
+        all[r * each + stride + 1] = 0.0f;
     }
-    int64_t first = task->first_position + t0, last = first + n_tokens - 1; /* query positions */
-    int64_t oldest = task->window && first >= task->window ? first - task->window + 1 : 0;
-    for (int64_t chunk = oldest / RASE_CHUNK * RASE_CHUNK; chunk <= last; chunk += RASE_CHUNK) {
-        int64_t n = last + 1 - chunk < RASE_CHUNK ? last + 1 - chunk : RASE_CHUNK, n_16 = (n + 15) / 16;
-        int64_t unseen = oldest > chunk ? oldest - chunk : 0, skip = unseen / 16; /* vectors of 16 that no row sees */
-        const uint16_t *values = task->v_pages[(chunk + unseen) / RASE_PAGE_TOKENS];
-        const uint16_t *next_keys = chunk + RASE_CHUNK <= last ? task->k_pages[(chunk + RASE_CHUNK) / RASE_PAGE_TOKENS] : NULL;
-        load_chunk(task->k_pages, chunk, unseen, n, stride, values, kv);
-        memset(kv + n * stride, 0, sizeof(float) * (size_t)((16 * n_16 - n) * stride));
-        for (int64_t r = 0; r < rows; r++) {
-            float *row = scores + r * RASE_CHUNK;
-            chunk_scores(query + r * stride, kv + 16 * skip * stride, n_16 - skip, stride, task->scale, row + 16 * skip);
-        }
-        load_chunk(task->v_pages, chunk, unseen, n, stride, next_keys, kv);
-        for (int64_t r0 = 0; r0 < rows; r0 += ATT_STEP) {
-            float chunk_top[ATT_STEP], chunk_sum[ATT_STEP];
-            int64_t start[ATT_STEP], end[ATT_STEP], seeing = -1;
-            for (int i = 0; i < ATT_STEP; i++) {
-                int64_t r = r0 + i, position = first + r / group;
-                start[i] = end[i] = -1;
-                if (r >= rows) continue;
-                int64_t from = task->window && position - task->window + 1 > chunk ? position - task->window + 1 - chunk : 0;
-                int64_t to = position + 1 - chunk < n ? position + 1 - chunk : n;
-                if (from >= to) continue; /* this row sees nothing of the chunk */
-                chunk_softmax(scores + r * RASE_CHUNK, from, to, skip, n_16, &chunk_top[i], &chunk_sum[i]);
-                start[i] = from, end[i] = to, seeing = i;
-            }
-            if (seeing < 0) continue;
-            for (int i = 0; i < ATT_STEP; i++) /* rows that see nothing borrow an empty range */
-                if (end[i] < 0) start[i] = end[i] = start[seeing];
-            chunk_values(scores + r0 * RASE_CHUNK, kv, start, end, stride, part);
-            for (int i = 0; i < ATT_STEP; i++) {
-                int64_t r = r0 + i;
-                if (start[i] >= end[i]) continue;
-                if (seen[r] == 0.0f) {
-                    memcpy(acc + r * stride, part + i * stride, sizeof(float) * (size_t)stride);
-                    top[r] = chunk_top[i], sum[r] = chunk_sum[i], seen[r] = 1.0f;
-                } else {
-                    chunk_merge(top + r, sum + r, acc + r * stride, chunk_top[i], chunk_sum[i], part + i * stride, stride);
-                }
-            }
-        }
+    for (int64_t c = task->first_chunk; c < task->last_chunk; c++) {
+        chunk_view view = view_of(task, c * RASE_CHUNK);
+        if (task->parts) parts = task->parts + (c - task->first_chunk) * rows * each;
+        for (int64_t r = 0; r < rows; r++) parts[r * each + stride + 1] = 0.0f;
+        const uint8_t *next = c + 1 < task->last_chunk ? task->pages[(c + 1) * RASE_CHUNK / RASE_PAGE_TOKENS] + task->k_offset : NULL;
+        if (rows <= ATT_FEW)
+            few_rows(task, &view, reader, query, scores, parts, next);
+        else
+            many_rows(task, &view, reader, query, converted, scores, parts, next);
+        for (int64_t r = view.first_row; !task->parts && r < view.last_row; r++) merge_part(all + r * each, parts + r * each, stride);
     }
-    for (int64_t r = 0; r < rows; r++) {
-        float *out = task->out + (t0 + r / group) * task->out_stride + (r % group) * task->head_dim;
-        v16 total = v16_set1(sum[r]);
-        for (int64_t i = 0; i < task->head_dim; i += 16)
-            store_lanes(out + i, v16_div(v16_load(acc + r * stride + i), total), lanes_at(i, task->head_dim));
-    }
+    if (!task->parts) finish_rows(task, all);
 }
 
-static void attention(const rase_attention_task *task) {
-    for (int64_t t = 0; t < task->n_tokens; t += ATT_TOKENS)
-        attention_block(task, t, task->n_tokens - t < ATT_TOKENS ? task->n_tokens - t : ATT_TOKENS);
+/* Merge the parts of the chunks [first_chunk, last_chunk), which lie at task->parts, into out. Needs scratch for one part a row. */
+static void attention_merge(const rase_attention_task *task) {
+    int64_t stride = task->head_stride, each = attention_part(stride), rows = task->n_tokens * task->group;
+    memcpy(task->scratch, task->parts, sizeof(float) * (size_t)(rows * each));
+    for (int64_t c = task->first_chunk + 1; c < task->last_chunk; c++)
+        for (int64_t r = 0; r < rows; r++)
+            merge_part(task->scratch + r * each, task->parts + ((c - task->first_chunk) * rows + r) * each, stride);
+    finish_rows(task, task->scratch);
 }
 
+KV_READER(RASE_KV_F16)
+static void attention_f16(const rase_attention_task *task) { attend(task, &reader_RASE_KV_F16); }
+
+static const rase_kv kv_f16 = {
+    .name = "f16", .head_bytes = kv_f16_bytes, .store = kv_f16_store, .attention = attention_f16,
+};
+
+#define RASE_KV_TABLE {[RASE_KV_F16] = &kv_f16}
+
+#undef MIN
 #endif

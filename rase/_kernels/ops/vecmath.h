@@ -5,6 +5,16 @@
 #ifndef RASE_OPS_VECMATH_H
 #define RASE_OPS_VECMATH_H
 
+#if !defined(__AVX512F__) /* which has an instruction for it */
+/* x * 2^n, rounded once; n a whole number, at most 252 in size. */
+static inline v16 v16_ldexp(v16 x, v16 n) {
+    const v16 magic = v16_set1(12582912.0f);
+    v16 half = v16_sub(v16_add(v16_mul(n, v16_set1(0.5f)), magic), magic);
+    x = v16_mul(x, v16_pow2_magic(v16_add(half, magic)));
+    return v16_mul(x, v16_pow2_magic(v16_add(v16_sub(n, half), magic)));
+}
+#endif
+
 static inline v16 v16_exp(v16 x) {
     const v16 magic = v16_set1(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer, nearest even */
     v16 t = v16_max(v16_min(x, v16_set1(89.0f)), v16_set1(-105.0f));
@@ -18,9 +28,7 @@ static inline v16 v16_exp(v16 x) {
     p = v16_fma(p, r, v16_set1(1.6666665459e-1f));
     p = v16_fma(p, r, v16_set1(5.0000001201e-1f));
     p = v16_add(v16_fma(p, v16_mul(r, r), r), v16_set1(1.0f));
-    v16 half = v16_sub(v16_add(v16_mul(n, v16_set1(0.5f)), magic), magic);
-    p = v16_mul(p, v16_pow2_magic(v16_add(half, magic)));
-    p = v16_mul(p, v16_pow2_magic(v16_add(v16_sub(n, half), magic)));
+    p = v16_ldexp(p, n);
     return v16_keep_nan(x, p);
 }
 

@@ -91,6 +91,32 @@ static inline v16 v16_sum16(const v16 *x) {
     return V16(avx2_sum8x8(s), avx2_sum8x8(s + 8));
 }
 
+static inline void avx2_transpose(const float *in, float *out) { /* 8 x 8 of rows of 16 */
+    __m256 x[8], pairs[8], fours[8];
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) x[i] = _mm256_loadu_ps(in + 16 * i);
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) {
+        pairs[2 * i] = _mm256_unpacklo_ps(x[2 * i], x[2 * i + 1]);
+        pairs[2 * i + 1] = _mm256_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+    }
+    _Pragma("GCC unroll 2") for (int i = 0; i < 8; i += 4) {
+        for (int c = 0; c < 2; c++) {
+            fours[i + 2 * c] = _mm256_shuffle_ps(pairs[i + c], pairs[i + c + 2], 0x44);
+            fours[i + 2 * c + 1] = _mm256_shuffle_ps(pairs[i + c], pairs[i + c + 2], 0xee);
+        }
+    }
+    _Pragma("GCC unroll 4") for (int c = 0; c < 4; c++) {
+        _mm256_storeu_ps(out + 16 * c, _mm256_permute2f128_ps(fours[c], fours[c + 4], 0x20));
+        _mm256_storeu_ps(out + 16 * (c + 4), _mm256_permute2f128_ps(fours[c], fours[c + 4], 0x31));
+    }
+}
+static inline void v16_transpose(v16 *x) {
+    float in[256], out[256];
+    for (int i = 0; i < 16; i++) v16_store(in + 16 * i, x[i]);
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++) avx2_transpose(in + 128 * i + 8 * j, out + 128 * j + 8 * i);
+    for (int i = 0; i < 16; i++) x[i] = v16_load(out + 16 * i);
+}
+
 typedef __m256 rf;
 typedef __m256i ri;
 typedef __m256i rb;

@@ -34,6 +34,8 @@ static inline v16 v16_keep_nan(v16 x, v16 y) { return _mm512_mask_mov_ps(y, _mm5
 static inline v16 v16_pow2_magic(v16 x) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(127)), 23));
 }
+/* x * 2^n, rounded once; n a whole number. */
+static inline v16 v16_ldexp(v16 x, v16 n) { return _mm512_scalef_ps(x, n); }
 static inline v16 v16_from_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 static inline void v16_to_f16(uint16_t *p, v16 x) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -61,6 +63,30 @@ static inline v16 v16_sum16(const v16 *x) {
     /* quarters of r hold vectors 0-3, 8-11, 4-7, 12-15, each in the order 0 2 1 3 */
     const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
     return _mm512_permutexvar_ps(order, r);
+}
+
+/* 16 vectors of 16 to their columns: neighbours in 128-bit quarters first, then the quarters. */
+static inline void v16_transpose(v16 *x) {
+    __m512 pairs[16], fours[16];
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) {
+        pairs[2 * i] = _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]);
+        pairs[2 * i + 1] = _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+    }
+    _Pragma("GCC unroll 4") for (int i = 0; i < 16; i += 4) { /* fours[i + c]: column c of each quarter, rows i to i + 3 */
+        for (int c = 0; c < 2; c++) {
+            __m512d a = _mm512_castps_pd(pairs[i + c]), b = _mm512_castps_pd(pairs[i + c + 2]);
+            fours[i + 2 * c] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            fours[i + 2 * c + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    }
+    _Pragma("GCC unroll 4") for (int c = 0; c < 4; c++) {
+        __m512 a = _mm512_shuffle_f32x4(fours[c], fours[c + 4], 0x88), b = _mm512_shuffle_f32x4(fours[c + 8], fours[c + 12], 0x88);
+        __m512 d = _mm512_shuffle_f32x4(fours[c], fours[c + 4], 0xdd), e = _mm512_shuffle_f32x4(fours[c + 8], fours[c + 12], 0xdd);
+        x[c] = _mm512_shuffle_f32x4(a, b, 0x88);
+        x[c + 4] = _mm512_shuffle_f32x4(d, e, 0x88);
+        x[c + 8] = _mm512_shuffle_f32x4(a, b, 0xdd);
+        x[c + 12] = _mm512_shuffle_f32x4(d, e, 0xdd);
+    }
 }
 
 typedef __m512 rf;

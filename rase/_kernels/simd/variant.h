@@ -4,6 +4,8 @@
 #include "../ops/elementwise.h"
 #include "../ops/quantize.h"
 #include "../ops/gemm.h"
+#include "../ops/kv.h"
+#include "../ops/attention_tiles.h"
 #include "../ops/attention.h"
 #include "../ops/limits.h"
 #include "../quants/formats.h"
@@ -22,10 +24,12 @@
         .silu = silu,                                                                                     \
         .silu_mul = silu_mul,                                                                             \
         .rotate = rotate,                                                                                 \
-        .store_f16 = store_f16,                                                                           \
         .exp = exp_array,                                                                                 \
+        .kv = RASE_KV_TABLE,                                                                              \
+        .attention_tokens = attention_tokens,                                                             \
         .attention_scratch = attention_scratch,                                                           \
-        .attention = attention,                                                                           \
+        .attention_part = attention_part,                                                                 \
+        .attention_merge = attention_merge,                                                               \
         .fma_burst = fma_burst,                                                                           \
         .read_burst = read_burst,                                                                         \
     };
