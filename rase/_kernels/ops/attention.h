@@ -239,13 +239,19 @@ static void attention_merge(const rase_attention_task *task) {
 }
 
 KV_READER(RASE_KV_F16)
+KV_READER(RASE_KV_Q8_0)
 static void attention_f16(const rase_attention_task *task) { attend(task, &reader_RASE_KV_F16); }
+static void attention_q8_0(const rase_attention_task *task) { attend(task, &reader_RASE_KV_Q8_0); }
 
 static const rase_kv kv_f16 = {
     .name = "f16", .head_bytes = kv_f16_bytes, .store = kv_f16_store, .attention = attention_f16,
 };
 
-#define RASE_KV_TABLE {[RASE_KV_F16] = &kv_f16}
+static const rase_kv kv_q8_0 = {
+    .name = "q8_0", .head_bytes = kv_q8_0_bytes, .store = kv_q8_0_store, .attention = attention_q8_0,
+};
+
+#define RASE_KV_TABLE {[RASE_KV_F16] = &kv_f16, [RASE_KV_Q8_0] = &kv_q8_0}
 
 #undef MIN
 #endif

@@ -20,6 +20,17 @@ enum { SCORE_ROWS = 2, SCORE_VECS = 1, VALUE_ROWS = 2, ACCUMULATORS = 2, FEW_ROW
 #define FEW(CALL, KV) CALL(KV, 1)
 #endif
 
+#if !defined(__AVX2__) /* simd/avx512.h and simd/avx2.h have their own */
+/* 16 vectors of 16 to their columns. */
+static inline void v16_transpose(v16 *x) {
+    float rows[16][16], columns[16][16];
+    for (int i = 0; i < 16; i++) v16_store(rows[i], x[i]);
+    for (int i = 0; i < 16; i++)
+        for (int l = 0; l < 16; l++) columns[l][i] = rows[i][l];
+    for (int i = 0; i < 16; i++) x[i] = v16_load(columns[i]);
+}
+#endif
+
 #define EVERY(i, n) _Pragma("GCC unroll 32") for (int i = 0; i < (n); i++)
 #define TILE static inline __attribute__((always_inline))
 

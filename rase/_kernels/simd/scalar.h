@@ -80,13 +80,6 @@ static inline float v16_maxall(v16 a) {
 /* Lane i of the result is v16_sum(a[i]). */
 static inline v16 v16_sum16(const v16 *a) { v16 r; LANES16 r.v[l] = v16_sum(a[l]); return r; }
 
-/* 16 vectors of 16 to their columns. */
-static inline void v16_transpose(v16 *x) {
-    v16 y[16];
-    for (int i = 0; i < 16; i++) LANES16 y[l].v[i] = x[i].v[l];
-    memcpy(x, y, sizeof y);
-}
-
 #define LANES_R for (int l = 0; l < RASE_R; l++)
 #define BYTES_R for (int i = 0; i < RASE_R * 4; i++)
 typedef struct { float v[RASE_R]; } rf;
