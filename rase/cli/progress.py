@@ -19,7 +19,7 @@ __all__ = ["Progress"]
 PATIENCE = 0.3  # seconds before a bar appears: a quick step shows none
 LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
 
-_NAMES = {"download": "fetching", "hash": "hashing", "load": "loading"}
+_NAMES = {"download": "fetching", "hash": "hashing", "load": "loading", "quantize": "quantizing"}
 
 
 class Progress:

@@ -11,15 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rase.errors import CorruptModelFile
+from rase.gguf import codebooks
+from rase.gguf.fields import Bytes, Floats, fields, half, scaled, signed
 from rase.gguf.formats import Format
 
 __all__ = ["dequantize"]
-
-Bytes = NDArray[np.uint8]
-Floats = NDArray[np.float32]
 
 GROUP = 4096  # blocks per step, so that temporaries stay small beside the result
 
@@ -47,25 +45,9 @@ def dequantize(fmt: Format, data: Any, shape: Sequence[int]) -> Floats:
     return out.reshape(tuple(shape))
 
 
-def _half(blocks: Bytes, at: int) -> Floats:
-    """The float16 at byte ``at`` of each block, as (n, 1) float32."""
-    return blocks[:, at : at + 2].copy().view("<f2").astype(np.float32)
-
-
-def _fields(packed: Bytes, width: int, bits: int) -> Bytes:
-    """Unpack ``bits``-wide fields: of every ``width`` bytes all lowest fields, then the next higher ones."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(1, 1, -1, 1)
-    fields = (packed.reshape(len(packed), -1, 1, width) >> shifts) & np.uint8((1 << bits) - 1)
-    return fields.reshape(len(packed), -1)
-
-
 def _fifth_bits(blocks: Bytes, at: int) -> Bytes:
     """The 32 bits at byte ``at`` as 0 or 16 each: bit i belongs to weight i."""
     return np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little") << np.uint8(4)
-
-
-def _signed(unsigned: Bytes, zero: int) -> Floats:
-    return (unsigned.astype(np.int16) - zero).astype(np.float32)
 
 
 def _f32(blocks: Bytes) -> Floats:
@@ -82,52 +64,46 @@ def _bf16(blocks: Bytes) -> Floats:
 
 
 def _q4_0(blocks: Bytes) -> Floats:
-    return _half(blocks, 0) * _signed(_fields(blocks[:, 2:], 16, 4), 8)
+    return half(blocks, 0) * signed(fields(blocks[:, 2:], 16, 4), 8)
 
 
 def _q4_1(blocks: Bytes) -> Floats:
-    return _half(blocks, 0) * _fields(blocks[:, 4:], 16, 4).astype(np.float32) + _half(blocks, 2)
+    return half(blocks, 0) * fields(blocks[:, 4:], 16, 4).astype(np.float32) + half(blocks, 2)
 
 
 def _q5_0(blocks: Bytes) -> Floats:
-    return _half(blocks, 0) * _signed(_fields(blocks[:, 6:], 16, 4) | _fifth_bits(blocks, 2), 16)
+    return half(blocks, 0) * signed(fields(blocks[:, 6:], 16, 4) | _fifth_bits(blocks, 2), 16)
 
 
 def _q5_1(blocks: Bytes) -> Floats:
-    quants = _fields(blocks[:, 8:], 16, 4) | _fifth_bits(blocks, 4)
-    return _half(blocks, 0) * quants.astype(np.float32) + _half(blocks, 2)
+    quants = fields(blocks[:, 8:], 16, 4) | _fifth_bits(blocks, 4)
+    return half(blocks, 0) * quants.astype(np.float32) + half(blocks, 2)
 
 
 def _q8_0(blocks: Bytes) -> Floats:
-    return _half(blocks, 0) * blocks[:, 2:].view(np.int8).astype(np.float32)
-
-
-def _scaled(scale: Floats, quants: Floats) -> Floats:
-    """Multiply sub-blocks: ``scale`` is (n, k), ``quants`` (n, 256) in k equal runs."""
-    n, k = scale.shape
-    return (scale.reshape(n, k, 1) * quants.reshape(n, k, -1)).reshape(n, -1)
+    return half(blocks, 0) * blocks[:, 2:].view(np.int8).astype(np.float32)
 
 
 def _lowered(scale: Floats, quants: Floats, minimum: Floats) -> Floats:
-    """``_scaled`` minus one minimum (n, k) per sub-block."""
+    """``scaled`` minus one minimum (n, k) per sub-block."""
     n, k = scale.shape
-    return (_scaled(scale, quants).reshape(n, k, -1) - minimum.reshape(n, k, 1)).reshape(n, -1)
+    return (scaled(scale, quants).reshape(n, k, -1) - minimum.reshape(n, k, 1)).reshape(n, -1)
 
 
 def _q2_k(blocks: Bytes) -> Floats:
     # scales[16]: low nibble scale, high nibble minimum; qs[64]; d; dmin
-    scales, d, dmin = blocks[:, :16], _half(blocks, 80), _half(blocks, 82)
-    quants = _fields(blocks[:, 16:80], 32, 2).astype(np.float32)
+    scales, d, dmin = blocks[:, :16], half(blocks, 80), half(blocks, 82)
+    quants = fields(blocks[:, 16:80], 32, 2).astype(np.float32)
     low, high = (scales & np.uint8(15)).astype(np.float32), (scales >> np.uint8(4)).astype(np.float32)
     return _lowered(d * low, quants, dmin * high)
 
 
 def _q3_k(blocks: Bytes) -> Floats:
     # hmask[32], qs[64], scales[12] (8 bytes of low nibbles, 4 bytes of upper pairs), d
-    scales = _fields(blocks[:, 96:104], 8, 4) | _fields(blocks[:, 104:108], 4, 2) << np.uint8(4)
-    low, high = _fields(blocks[:, 32:96], 32, 2), _fields(blocks[:, :32], 32, 1)
-    quants = _signed(low | high << np.uint8(2), 4)  # a set bit of hmask means: nothing to subtract
-    return _scaled(_half(blocks, 108) * _signed(scales, 32), quants)
+    scales = fields(blocks[:, 96:104], 8, 4) | fields(blocks[:, 104:108], 4, 2) << np.uint8(4)
+    low, high = fields(blocks[:, 32:96], 32, 2), fields(blocks[:, :32], 32, 1)
+    quants = signed(low | high << np.uint8(2), 4)  # a set bit of hmask means: nothing to subtract
+    return scaled(half(blocks, 108) * signed(scales, 32), quants)
 
 
 def _six_bit_scales(packed: Bytes) -> tuple[Floats, Floats]:
@@ -142,25 +118,29 @@ def _six_bit_scales(packed: Bytes) -> tuple[Floats, Floats]:
 def _q4_k(blocks: Bytes) -> Floats:
     # d, dmin, scales[12], qs[128]
     scales, minimums = _six_bit_scales(blocks[:, 4:16])
-    quants = _fields(blocks[:, 16:], 32, 4).astype(np.float32)
-    return _lowered(_half(blocks, 0) * scales, quants, _half(blocks, 2) * minimums)
+    quants = fields(blocks[:, 16:], 32, 4).astype(np.float32)
+    return _lowered(half(blocks, 0) * scales, quants, half(blocks, 2) * minimums)
 
 
 def _q5_k(blocks: Bytes) -> Floats:
     # d, dmin, scales[12], qh[32], qs[128]
     scales, minimums = _six_bit_scales(blocks[:, 4:16])
-    quants = _fields(blocks[:, 48:], 32, 4) | _fields(blocks[:, 16:48], 32, 1) << np.uint8(4)
-    return _lowered(_half(blocks, 0) * scales, quants.astype(np.float32), _half(blocks, 2) * minimums)
+    quants = fields(blocks[:, 48:], 32, 4) | fields(blocks[:, 16:48], 32, 1) << np.uint8(4)
+    return _lowered(half(blocks, 0) * scales, quants.astype(np.float32), half(blocks, 2) * minimums)
 
 
 def _q6_k(blocks: Bytes) -> Floats:
     # ql[128], qh[64], scales[16] signed, d
-    quants = _fields(blocks[:, :128], 64, 4) | _fields(blocks[:, 128:192], 32, 2) << np.uint8(4)
+    quants = fields(blocks[:, :128], 64, 4) | fields(blocks[:, 128:192], 32, 2) << np.uint8(4)
     scales = blocks[:, 192:208].view(np.int8).astype(np.float32)
-    return _scaled(_half(blocks, 208) * scales, _signed(quants, 32))
+    return scaled(half(blocks, 208) * scales, signed(quants, 32))
 
 
 _FUNCTIONS: dict[str, Callable[[Bytes], Floats]] = {
     "F32": _f32, "F16": _f16, "BF16": _bf16, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1,
     "Q8_0": _q8_0, "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k,
+    "IQ4_NL": codebooks.iq4_nl, "IQ4_XS": codebooks.iq4_xs, "MXFP4": codebooks.mxfp4,
+    "TQ1_0": codebooks.tq1_0, "TQ2_0": codebooks.tq2_0,
+    "IQ3_XXS": codebooks.iq3_xxs, "IQ3_S": codebooks.iq3_s, "IQ2_XXS": codebooks.iq2_xxs,
+    "IQ2_XS": codebooks.iq2_xs, "IQ2_S": codebooks.iq2_s, "IQ1_S": codebooks.iq1_s, "IQ1_M": codebooks.iq1_m,
 }  # fmt: skip

@@ -74,6 +74,18 @@ FORMATS: dict[int, Format] = {
         Format("Q4_K", 12, 256, 144),
         Format("Q5_K", 13, 256, 176),
         Format("Q6_K", 14, 256, 210),
+        Format("IQ4_NL", 20, 32, 18),
+        Format("IQ4_XS", 23, 256, 136),
+        Format("MXFP4", 39, 32, 17),
+        Format("TQ1_0", 34, 256, 54),
+        Format("TQ2_0", 35, 256, 66),
+        Format("IQ3_XXS", 18, 256, 98),
+        Format("IQ3_S", 21, 256, 110),
+        Format("IQ2_XXS", 16, 256, 66),
+        Format("IQ2_XS", 17, 256, 74),
+        Format("IQ2_S", 22, 256, 82),
+        Format("IQ1_S", 19, 256, 50),
+        Format("IQ1_M", 29, 256, 56),
     )
 }
 

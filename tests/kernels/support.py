@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from rase._kernels import kernels
 from rase.gguf.formats import FORMATS, Format, format_named
+from tests.support.gguf_build import get_half, set_half
 
 VARIANTS = [kernels.Variant(name) for name, missing in kernels.variants() if missing is None]
 NAMES = [variant.name for variant in VARIANTS]
@@ -18,6 +19,14 @@ F32 = np.float32
 SCALES: dict[str, tuple[int, int | None]] = {
     "Q4_0": (0, None), "Q4_1": (0, 2), "Q5_0": (0, None), "Q5_1": (0, 2), "Q8_0": (0, None),
     "Q2_K": (80, 82), "Q3_K": (108, None), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208, None),
+    "IQ4_NL": (0, None), "IQ4_XS": (0, None), "MXFP4": (0, None), "TQ1_0": (52, None), "TQ2_0": (64, None),
+    "IQ3_XXS": (0, None), "IQ3_S": (0, None), "IQ2_XXS": (0, None), "IQ2_XS": (0, None), "IQ2_S": (0, None),
+    "IQ1_S": (0, None), "IQ1_M": (48, None),
+}  # fmt: skip
+
+# Formats whose integer weights count in a fraction of d.
+UNIT: dict[str, float] = {
+    "IQ3_XXS": 1 / 4, "IQ2_XXS": 1 / 8, "IQ2_XS": 1 / 8, "IQ2_S": 1 / 8, "IQ1_S": 1 / 8, "IQ1_M": 1 / 8
 }  # fmt: skip
 
 
@@ -73,7 +82,7 @@ def raw_blocks(fmt: str, rows: int, cols: int, rng: np.random.Generator) -> NDAr
             )
             chosen = rng.random(len(blocks)) < 0.25
             half[chosen] = rng.choice(special, int(chosen.sum()))
-            blocks[:, at : at + 2] = half.view(np.uint8).reshape(-1, 2)
+            set_half(fmt, blocks, at, half)
     return blocks.reshape(rows, -1)
 
 
@@ -90,25 +99,26 @@ def integer_parts(fmt: str, raw: NDArray, cols: int) -> tuple[NDArray, NDArray, 
     """
     form = format_named(fmt)
     d_at, m_at = SCALES[fmt]
-    one, zero = np.array([0x00, 0x3C], np.uint8), np.zeros(2, np.uint8)
     blocks = raw.reshape(-1, form.block_bytes)
+    unit = F32(UNIT.get(fmt, 1.0))
 
-    def with_scales(d: NDArray, m: NDArray) -> NDArray:
+    def with_scales(d: float, m: float) -> NDArray:
         changed = blocks.copy()
-        changed[:, d_at : d_at + 2] = d
+        set_half(fmt, changed, d_at, np.full(len(blocks), d))
         if m_at is not None:
-            changed[:, m_at : m_at + 2] = m
+            set_half(fmt, changed, m_at, np.full(len(blocks), m))
         return dequantized(fmt, changed.reshape(raw.shape)).reshape(len(raw), cols)
 
     def half(at: int) -> NDArray:
-        return blocks[:, at : at + 2].copy().view(np.float16).astype(F32).reshape(len(raw), -1)
+        return get_half(fmt, blocks, at).reshape(len(raw), -1)
 
-    codes = with_scales(one, zero)
-    minimums = np.zeros_like(codes) if m_at is None else np.abs(with_scales(zero, one))
+    codes = with_scales(1, 0) / unit
+    assert np.array_equal(codes, np.rint(codes)), "integers times the unit of d"
+    minimums = np.zeros_like(codes) if m_at is None else np.abs(with_scales(0, 1))
     return (
         codes.astype(np.int64),
         minimums.astype(np.int64),
-        half(d_at),
+        half(d_at) * unit,
         half(m_at if m_at is not None else d_at),
     )
 

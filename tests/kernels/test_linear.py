@@ -22,9 +22,10 @@ from tests.kernels.support import (
     pack,
     raw_blocks,
 )  # fmt: skip
+from tests.support.gguf_build import get_half, set_half
 
 M = 33
-QUANTISED = [name for name in FORMAT_NAMES if name[0] == "Q"]
+QUANTISED = [name for name in FORMAT_NAMES if format_named(name).block_size > 1]
 
 
 def activations(m: int, cols: int, rng: np.random.Generator) -> np.ndarray:
@@ -84,10 +85,10 @@ def test_extreme_codes_do_not_overflow(variant, fmt: str) -> None:
         raw = raw_blocks(fmt, 16, 2 * form.block_size, rng)
         blocks = raw.reshape(-1, form.block_bytes)
         halves = [at for at in SCALES[fmt] if at is not None]
-        scales = [blocks[:, at : at + 2].copy() for at in halves]
+        scales = [get_half(fmt, blocks, at) for at in halves]
         blocks[:] = rng.choice([0, 0xFF], blocks.shape) if fill is None else fill
         for at, scale in zip(halves, scales, strict=True):
-            blocks[:, at : at + 2] = scale
+            set_half(fmt, blocks, at, scale)
         x = np.where(rng.random((4, 2 * form.block_size)) < [[0], [1], [0.5], [0.9]], F32(1), F32(-1))
         found = linear(variant, form, pack(variant, form, raw, 16, x.shape[1]), 16, x)
         assert_same_bits(found, expected_linear(fmt, raw, x), f"{fmt} filled with {fill}")

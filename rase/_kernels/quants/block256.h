@@ -1,4 +1,4 @@
-/* The K-quants: blocks of 256 weights in 8 or 16 sub-blocks with integer scales (rule R2).
+/* The K-quants and their like: blocks of 256 weights in 8 or 16 sub-blocks with integer scales (rule R2).
  *
  * Per block and half of the activations, exact in int32: sum = sum over sub-blocks of scale * (sum of code * activation -
  * offset * activation sum), and with minimums side = sum over sub-blocks of minimum * activation sum. Then acc = fma(high,
@@ -8,6 +8,8 @@
  * Bounds, with activations in [-127, 127] and |sum of 16| <= 2032: sum before the offset is at most 256 * max code * 127 *
  * max |scale|: Q2_K 15 * 3, Q3_K 32 * 7, Q4_K 63 * 15, Q5_K 63 * 31, Q6_K 128 * 63, so at most 2.63e8 (Q6_K); the offset takes
  * at most 16 * 2032 * 32 * 128 = 1.34e8 (Q6_K); both sides together 8 * 63 * 32 * 32384 = 5.3e8. All below 2^31 = 2.1e9.
+ * Codebooks: IQ4_XS 241 * 32 (2.5e8; offset 1.34e8), IQ3_XXS 124 * 31, IQ3_S 30 * 31, IQ2 86 * 31, IQ1 18 * 15, TQ 2: less.
+ * A product of d with a power of two (unit_shift) is exact.
  *
  * Packed block: R d [, R dmin] float16; vectors of the file's own scale words; then the codes, regrouped so that all vectors
  * of one sub-block lie together. */
@@ -26,6 +28,8 @@ typedef struct {
     void (*scales)(const uint8_t *block, rb *out); /* out[h]: scales of sub-blocks 4h to 4h + 3; signed where offset > 0 */
     void (*minimums)(const uint8_t *block, rb *out);
     rb (*codes)(const uint8_t *block, int h, int i, int v); /* vector v (depths 4v ...) of sub-block 4h + i; i, v constant */
+    int unit_shift;                               /* d counts in 2^-unit_shift */
+    int in_order;                                 /* whether neighbouring vectors share what is loaded, not v and v + sub / 8 */
 } block256;
 
 /* Bytes of one block of R rows, and of its halves. */
@@ -33,7 +37,30 @@ TEMPLATE size_t block256_bytes(const block256 f) { return (size_t)(f.code_bytes 
 TEMPLATE size_t block256_halves(const block256 f) { return (size_t)(2 + 2 * f.has_minimum) * RASE_R; }
 
 /* Both nibbles of a vector in turn, so that one load serves two steps. */
-TEMPLATE int block256_step(int sub, int step) { return (step & 1) * (sub / 8) + step / 2; }
+TEMPLATE int block256_step(const block256 f, int step) {
+    return f.in_order ? step : (step & 1) * (f.sub / 8) + step / 2;
+}
+
+TEMPLATE rf block256_d(const block256 f, const uint16_t *halves) {
+    rf d = rf_from_f16(halves);
+    return f.unit_shift ? rf_mul(d, rf_set1(1.0f / (float)(1 << f.unit_shift))) : d;
+}
+
+/* sum[t] += scale * sub-block 4h + i with code - 128 as signed weights, where rp_dot_u8 takes no code above 127. */
+TEMPLATE void block256_signed(const block256 f, const uint8_t *block, int h, int i, ri scale, const int8_t *q, int64_t cols,
+                              const int32_t *sums, int64_t sums_stride, const int n, ri *sum) {
+    const int s = 4 * h + i;
+    ri dot[2 * DOT_TILE];
+    UNROLL(t, 2 * n) {
+        const int32_t *of = sums + t * sums_stride;
+        dot[t] = ri_dot_s8_start(f.sub == 16 ? of[s] : of[2 * s] + of[2 * s + 1]);
+    }
+    UNROLL(v, f.sub / 4) {
+        rb w = rb_xor(f.codes(block, h, i, v), rb_set1(128));
+        UNROLL(t, 2 * n) dot[t] = ri_dot_s8(dot[t], w, q + t * cols + i * f.sub + 4 * v);
+    }
+    UNROLL(t, 2 * n) sum[t] = ri_add(sum[t], ri_mul(dot[t], scale));
+}
 
 TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols, const rase_act *act, int64_t row,
                             const int n, float *out, int64_t out_stride) {
@@ -42,12 +69,13 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
     const int8_t *q = act->q + 2 * row * cols;
     const float *da = act->d + row * blocks;
     const int32_t *sums = act->sums + 2 * row * blocks * 16;
+    const int is_signed = f.max > 127 && !RP_WIDE; /* then the codes become code - 128, and no offset is left */
     rf acc[DOT_TILE];
     UNROLL(t, n) acc[t] = rf_zero();
     for (int64_t b = 0; b < blocks; b++, group += block256_bytes(f), sums += 16) {
         const uint16_t *halves = (const uint16_t *)group;
         const uint8_t *block = group + block256_halves(f);
-        rf d = rf_from_f16(halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
+        rf d = block256_d(f, halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
         ri sum[2 * DOT_TILE], side[2 * DOT_TILE];
         UNROLL(t, 2 * n) sum[t] = ri_zero();
         rb scales[4];
@@ -58,8 +86,12 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
                 read_ahead(group + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
                 rs scale = f.offset ? rs_byte_i8(scales[h], i) : rs_byte_u8(scales[h], i);
                 UNROLL(t, 2 * n) dot[t] = rp_begin(ri_zero());
+                if (is_signed) {
+                    block256_signed(f, block, h, i, ri_byte_i8(scales[h], i), q, cols, sums, blocks * 16, n, sum);
+                    continue;
+                }
                 UNROLL(step, f.sub / 4) {
-                    const int v = block256_step(f.sub, step);
+                    const int v = block256_step(f, step);
                     rb w = f.codes(block, h, i, v);
                     UNROLL(t, 2 * n) dot[t] = rp_dot_u8(dot[t], w, q + t * cols + i * f.sub + 4 * v);
                     if ((step + 1) % RP_CALLS(f.max) == 0 || step + 1 == f.sub / 4) {
@@ -80,11 +112,11 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
             if (f.sub == 16) narrow_sums_16(sums + t * blocks * 16, narrow[t]);
             else narrow_sums_32(sums + t * blocks * 16, narrow[t]);
         }
-        UNROLL(p, 128 / f.sub) {
+        if (!is_signed) UNROLL(p, 128 / f.sub) {
             rh pair = f.offset ? rh_pair_i8(scales[p / 2], p & 1) : rh_pair_u8(scales[p / 2], p & 1);
             UNROLL(t, 2 * n) side[t] = ri_dot_rh(side[t], pair, narrow[t] + 2 * p);
         }
-        if (f.offset) UNROLL(t, 2 * n) sum[t] = ri_sub(sum[t], ri_mul(side[t], ri_set1(f.offset)));
+        if (f.offset && !is_signed) UNROLL(t, 2 * n) sum[t] = ri_sub(sum[t], ri_mul(side[t], ri_set1(f.offset)));
         UNROLL(t, n) {
             acc[t] = join_halves(acc[t], sum[2 * t], sum[2 * t + 1], d, da[t * blocks + b]);
             if (f.has_minimum) {
@@ -101,7 +133,7 @@ TEMPLATE void block256_panel(const block256 f, const uint8_t *group, int64_t k0,
     for (int64_t b = k0 / 256; b < k1 / 256; b++) {
         const uint8_t *start = group + (size_t)b * block256_bytes(f), *block = start + block256_halves(f);
         const uint16_t *halves = (const uint16_t *)start;
-        rf d = rf_from_f16(halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
+        rf d = block256_d(f, halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
         rb scales[4], minimums[4];
         f.scales(block, scales);
         if (f.has_minimum) f.minimums(block, minimums);
@@ -146,6 +178,12 @@ static void regroup_pairs(const uint8_t *codes, uint8_t *out, int stride) {
             for (int j = 0; j < 4; j++) memcpy(out + (8 * h + 2 * j + e) * stride, four + j * VECTOR, VECTOR);
         }
     }
+}
+
+/* Nibble i of the low 16 bits of every lane to byte i. */
+TEMPLATE rb spread_nibbles(rb x) {
+    rb low = rb_or(rb_and(x, rb_lanes(0x0f)), rb_and(rb_lane_shl(x, 4), rb_lanes(0x0f00)));
+    return rb_or(low, rb_or(rb_and(rb_lane_shl(x, 8), rb_lanes(0x0f0000)), rb_and(rb_lane_shl(x, 12), rb_lanes(0x0f000000))));
 }
 
 #define BLOCK256_FORMAT(NAME, ID)                                                                                       \

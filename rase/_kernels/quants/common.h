@@ -36,6 +36,11 @@ static void pack_halves(const uint8_t *src, size_t row_bytes, int rows, int halv
         for (int h = 0; h < halves; h++) memcpy(out + 2 * (h * RASE_R + r), src + 2 * h, 2);
 }
 
+static void pack_bytes(const uint8_t *src, size_t row_bytes, int rows, uint8_t *out) {
+    memset(out, 0, RASE_R);
+    for (int r = 0; r < rows; r++) out[r] = src[(size_t)r * row_bytes];
+}
+
 /* Exchange the upper fields of x with the lower fields of y, fields of `shift` bits (4, 2 or 1): afterwards x holds the lower
  * field of x below that of y, and y the upper ones. */
 static void swap_fields(uint8_t *x, uint8_t *y, int shift) {

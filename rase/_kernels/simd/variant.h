@@ -6,6 +6,7 @@
 #include "../ops/gemm.h"
 #include "../ops/attention.h"
 #include "../ops/limits.h"
+#include "lookup.h"
 #include "../quants/formats.h"
 
 #define RASE_TABLE(NAME)                                                                                  \

@@ -1,0 +1,6 @@
+from typing import Any
+
+from numpy.typing import NDArray
+
+def supports(format_id: int) -> bool: ...
+def quantize(format_id: int, values: NDArray[Any], out: NDArray[Any], threads: int = 1) -> bool: ...

@@ -1,0 +1,35 @@
+/* IQ2_S: weight = (d / 8 * scale) * (code - 43): 16 sub-blocks of 16, scale 1, 3 .. 31, entries of 8 out of 1024.
+ * Packed block: R d; 2 vectors of scales; 8 vectors of indices; 4 pairs of sign vectors; 4 times R 16-bit words, bits 2g and
+ * 2g + 1 of word h: the upper bits of index 8h + g. Layout: codebook.h. Accumulator and bound: block256.h. */
+#ifndef RASE_QUANTS_IQ2_S_H
+#define RASE_QUANTS_IQ2_S_H
+
+#include "codebook.h"
+#include "grid_iq2.h"
+
+TEMPLATE void iq2_s_scales(const uint8_t *block, rb *out) {
+    UNROLL(h, 4) out[h] = odd_scales(rb_load(block + h / 2 * VECTOR), h & 1);
+}
+TEMPLATE rb iq2_s_codes(const uint8_t *block, int h, int i, int v) {
+    const int g = 2 * i + v / 2;
+    rb low = index_byte(block + (2 + 2 * h + i / 2) * VECTOR, 2 * (i & 1) + v / 2);
+    rb high = move_lane_bits(rb_from_u16(block + 18 * VECTOR + h * 2 * RASE_R), 2 * g, 8, 0x300);
+    return iq2_codes(rb_grid(iq2_s_grid, rb_or(low, high)), v, sign_bits(block + (10 + 2 * h) * VECTOR, v & 1, g, 2));
+}
+static const block256 iq2_s = {80, 16, 86, 43, 0, iq2_s_scales, NULL, iq2_s_codes, 3, 1};
+
+/* File block: d, low bytes of the indices[32], signs[32], upper pairs[8], scales[8]. */
+static int iq2_s_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {
+    pack_halves(src, row_bytes, rows, 1, halves);
+    pack_words(src + 2, row_bytes, rows, 8, block + 2 * VECTOR);
+    for (int r = 0; r < rows; r++, src += row_bytes) {
+        pack_scales_16(src + 74, block + 4 * r);
+        pack_signs(src + 34, NULL, block + 10 * VECTOR + 4 * r);
+        for (int h = 0; h < 4; h++) memcpy(block + 18 * VECTOR + 2 * (h * RASE_R + r), src + 66 + 2 * h, 2);
+    }
+    return 82;
+}
+
+BLOCK256_FORMAT(iq2_s, 22)
+
+#endif

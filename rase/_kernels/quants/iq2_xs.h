@@ -1,0 +1,40 @@
+/* IQ2_XS: weight = (d / 8 * scale) * (code - 43): 16 sub-blocks of 16, scale 1, 3 .. 31, entries of 8 out of 512.
+ * Packed block: R d; 2 vectors of scales; 8 vectors of indices; 4 pairs of sign vectors, byte 3 of the second: the ninth bits of
+ * the 8 indices. Layout: codebook.h. Accumulator and bound: block256.h. */
+#ifndef RASE_QUANTS_IQ2_XS_H
+#define RASE_QUANTS_IQ2_XS_H
+
+#include "codebook.h"
+#include "grid_iq2.h"
+
+TEMPLATE void iq2_xs_scales(const uint8_t *block, rb *out) {
+    UNROLL(h, 4) out[h] = odd_scales(rb_load(block + h / 2 * VECTOR), h & 1);
+}
+TEMPLATE rb iq2_xs_codes(const uint8_t *block, int h, int i, int v) {
+    const uint8_t *z = block + (10 + 2 * h) * VECTOR;
+    const int bit = 2 * i + v / 2;
+    rb low = index_byte(block + (2 + 2 * h + i / 2) * VECTOR, 2 * (i & 1) + v / 2);
+    rb ninth = move_lane_bits(rb_load(z + VECTOR), 24 + bit, 8, 256);
+    return iq2_codes(rb_grid(iq2_xs_grid, rb_or(low, ninth)), v, even_sign_bits(z, v & 1, bit, 2));
+}
+static const block256 iq2_xs = {72, 16, 86, 43, 0, iq2_xs_scales, NULL, iq2_xs_codes, 3, 1};
+
+/* File block: d; 16-bit words of an index (9 bits) and signs (7)[32]; scales[8]. */
+static int iq2_xs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {
+    pack_halves(src, row_bytes, rows, 1, halves);
+    for (int r = 0; r < rows; r++, src += row_bytes) {
+        uint8_t signs[32], top[4] = {0}, *lane = block + 4 * r;
+        pack_scales_16(src + 66, lane);
+        for (int g = 0; g < 32; g++) {
+            lane[(2 + g / 4) * VECTOR + g % 4] = src[2 + 2 * g];
+            signs[g] = src[3 + 2 * g] >> 1;
+            top[g / 8] |= (uint8_t)((src[3 + 2 * g] & 1) << g % 8);
+        }
+        pack_signs(signs, top, lane + 10 * VECTOR);
+    }
+    return 74;
+}
+
+BLOCK256_FORMAT(iq2_xs, 17)
+
+#endif

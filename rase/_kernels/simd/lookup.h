@@ -1,0 +1,116 @@
+/* Primitives of the codebook and ternary formats: table lookups, shifts of whole lanes, scales that are bytes.
+ *
+ * A lane is the four bytes of one row as a little-endian 32-bit word. The plain form goes through memory and serves every
+ * instruction set; AVX2 and AVX-512 have their own. */
+#ifndef RASE_SIMD_LOOKUP_H
+#define RASE_SIMD_LOOKUP_H
+
+/* Whether rp_dot_u8 takes codes up to 255: elsewhere at most 127, beyond which a format takes the signed dot product. */
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || !(defined(__AVX2__) || defined(__ARM_NEON))
+#define RP_WIDE 1
+#else
+#define RP_WIDE 0
+#endif
+
+#if defined(__AVX512BW__)
+static inline rb rb_xor(rb x, rb y) { return _mm512_xor_si512(x, y); }
+static inline rb rb_add(rb x, rb y) { return _mm512_add_epi8(x, y); }
+static inline rb rb_lanes(uint32_t x) { return _mm512_set1_epi32((int)x); }
+static inline rb rb_lane_shr(rb x, int n) { return _mm512_srli_epi32(x, (unsigned)n); }
+static inline rb rb_lane_shl(rb x, int n) { return _mm512_slli_epi32(x, (unsigned)n); }
+static inline rb rb_lane_sign(rb x) { return _mm512_srai_epi32(x, 31); }
+static inline rb rb_from_u16(const uint8_t *p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)); }
+static inline rb rb_lookup(const uint8_t *table, rb index) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), index);
+}
+static inline rb rb_grid(const uint32_t *grid, rb index) { return _mm512_i32gather_epi32(index, grid, 4); }
+static inline rb rb_trits(rb x) {
+    __m512i one = _mm512_maskz_set1_epi8(_mm512_cmpge_epu8_mask(x, _mm512_set1_epi8(86)), 1);
+    return _mm512_mask_mov_epi8(one, _mm512_cmpge_epu8_mask(x, _mm512_set1_epi8((char)171)), _mm512_set1_epi8(2));
+}
+static inline rf rf_from_e8m0(const uint8_t *p) {
+    __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    __m512i bits = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+    __mmask16 tiny = _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2));
+    return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(bits, tiny, _mm512_set1_epi32(0x00200000), e));
+}
+#elif defined(__AVX2__)
+static inline rb rb_xor(rb x, rb y) { return _mm256_xor_si256(x, y); }
+static inline rb rb_add(rb x, rb y) { return _mm256_add_epi8(x, y); }
+static inline rb rb_lanes(uint32_t x) { return _mm256_set1_epi32((int)x); }
+static inline rb rb_lane_shr(rb x, int n) { return _mm256_srli_epi32(x, n); }
+static inline rb rb_lane_shl(rb x, int n) { return _mm256_slli_epi32(x, n); }
+static inline rb rb_lane_sign(rb x) { return _mm256_srai_epi32(x, 31); }
+static inline rb rb_from_u16(const uint8_t *p) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)); }
+static inline rb rb_lookup(const uint8_t *table, rb index) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table)), index);
+}
+static inline rb rb_grid(const uint32_t *grid, rb index) { return _mm256_i32gather_epi32((const int *)grid, index, 4); }
+static inline rb rb_trits(rb x) { /* unsigned x > 85, and x > 170 */
+    __m256i y = _mm256_xor_si256(x, _mm256_set1_epi8((char)0x80)), zero = _mm256_setzero_si256();
+    __m256i one = _mm256_cmpgt_epi8(y, _mm256_set1_epi8(85 - 128)), two = _mm256_cmpgt_epi8(y, _mm256_set1_epi8(170 - 128));
+    return _mm256_sub_epi8(zero, _mm256_add_epi8(one, two));
+}
+static inline rf rf_from_e8m0(const uint8_t *p) {
+    __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    __m256i bits = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(bits, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
+}
+#else
+#define EACH(TYPE, COUNT, x, EXPRESSION)                                     \
+    TYPE all_[COUNT];                                                        \
+    rb_store((uint8_t *)all_, x);                                            \
+    for (int l = 0; l < (COUNT); l++) {                                      \
+        TYPE x = all_[l];                                                    \
+        all_[l] = (TYPE)(EXPRESSION);                                        \
+    }                                                                        \
+    return rb_load((uint8_t *)all_)
+#define EACH_LANE(x, EXPRESSION) EACH(uint32_t, RASE_R, x, EXPRESSION)
+#define EACH_BYTE(x, EXPRESSION) EACH(uint8_t, 4 * RASE_R, x, EXPRESSION)
+static inline rb rb_xor(rb x, rb y) {
+    uint8_t other[4 * RASE_R];
+    rb_store(other, y);
+    EACH_BYTE(x, x ^ other[l]);
+}
+static inline rb rb_add(rb x, rb y) { /* modulo 256 */
+    uint8_t other[4 * RASE_R];
+    rb_store(other, y);
+    EACH_BYTE(x, x + other[l]);
+}
+static inline rb rb_lanes(uint32_t value) {
+    uint32_t lanes[RASE_R];
+    for (int l = 0; l < RASE_R; l++) lanes[l] = value;
+    return rb_load((uint8_t *)lanes);
+}
+static inline rb rb_lane_shr(rb x, int n) { EACH_LANE(x, x >> n); }
+static inline rb rb_lane_shl(rb x, int n) { EACH_LANE(x, x << n); }
+/* All bits of a lane its uppermost one. */
+static inline rb rb_lane_sign(rb x) { EACH_LANE(x, 0u - (x >> 31)); }
+/* R little-endian 16-bit words, a lane each. */
+static inline rb rb_from_u16(const uint8_t *p) {
+    uint32_t lanes[RASE_R];
+    for (int l = 0; l < RASE_R; l++) lanes[l] = (uint32_t)p[2 * l] | (uint32_t)p[2 * l + 1] << 8;
+    return rb_load((uint8_t *)lanes);
+}
+/* table[byte & 15] for every byte; bit 7 of an index must be zero. */
+static inline rb rb_lookup(const uint8_t *table, rb index) { EACH_BYTE(index, table[index & 15]); }
+/* grid[lane] for every lane. */
+static inline rb rb_grid(const uint32_t *grid, rb index) { EACH_LANE(index, grid[index]); }
+/* 3 * byte / 256, a number 0..2: the first digit of a byte that stands for the fraction byte / 256 in base 3. */
+static inline rb rb_trits(rb x) { EACH_BYTE(x, 3 * x >> 8); }
+/* 2^(e - 128) of R bytes: half of what an E8M0 exponent stands for (OCP Microscaling Formats 1.0), subnormal for 0 and 1. */
+static inline rf rf_from_e8m0(const uint8_t *p) {
+    float lanes[RASE_R];
+    for (int l = 0; l < RASE_R; l++) {
+        uint32_t bits = p[l] < 2 ? 0x00200000u << p[l] : (uint32_t)(p[l] - 1) << 23;
+        memcpy(lanes + l, &bits, 4);
+    }
+    return rf_load(lanes);
+}
+#undef EACH
+#undef EACH_LANE
+#undef EACH_BYTE
+#endif
+
+#endif

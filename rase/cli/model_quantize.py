@@ -1,0 +1,43 @@
+"""``rase model quantize``: a float GGUF file to a smaller one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rase.cli.common import common_options, hint, json_option, print_json, printable, size_text
+from rase.cli.progress import Progress
+
+__all__ = ["quantize_model"]
+
+
+@click.command("quantize")
+@click.argument("source", type=click.Path())
+@click.argument("target", type=click.Path())
+@click.option(
+    "--to", "mix", type=click.Choice(["Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0"]), default="Q4_K_M",
+    show_default=True, help="The format, or mix of formats.",
+)  # fmt: skip
+@click.option("--threads", type=click.IntRange(1, 1024), metavar="N", help="Default: all processors.")
+@click.option("--overwrite", is_flag=True, help="Replace TARGET where it exists.")
+@json_option
+@common_options
+def quantize_model(
+    source: str, target: str, mix: str, threads: int | None, overwrite: bool, as_json: bool
+) -> None:
+    """Write the GGUF file SOURCE (F32, F16 or BF16) to TARGET, quantized.
+
+    TARGET appears when it is complete; an interrupted run leaves nothing.
+    """
+    from rase.convert import quantize_gguf
+
+    with Progress() as progress:
+        size = quantize_gguf(
+            source, target, mix, threads=threads, overwrite=overwrite, progress=progress.stage("quantize")
+        )
+    if as_json:
+        print_json({"target": target, "format": mix, "size": size})
+        return
+    click.echo(printable(f"wrote {target}: {mix}, {size_text(size)}"))
+    hint(f"Try: rase model import {Path(target).name}")

@@ -1,0 +1,67 @@
+"""Proof 5 of list 03: quantized files are as good as llama.cpp's, of the same formats, and load there.
+
+Needs ``llama_cpp`` in this environment (tests/proofs/03.sh installs it).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from rase.convert import quantize_gguf
+from rase.convert.mixes import MIXES
+from rase.gguf.dequantize import dequantize
+from rase.gguf.reader import GgufFile
+from tests.support.float_model import write_float_model
+
+pytestmark = pytest.mark.proof
+
+SHAPES = {"wide": {"dim": 512, "hidden": 1024, "n_layers": 9}, "narrow": {"dim": 288, "hidden": 768, "n_layers": 3}}
+
+
+def by_llama_cpp(source: Path, target: Path, mix: str) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = MIXES[mix].file_type
+    params.nthread = 2
+    assert llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)) == 0
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_as_good_as_llama_cpp(tmp_path: Path, mix: str, shape: str) -> None:
+    source = write_float_model(tmp_path / "f.gguf", **SHAPES[shape], tied=shape == "narrow")
+    quantize_gguf(source, tmp_path / "ours.gguf", mix)
+    by_llama_cpp(source, tmp_path / "theirs.gguf", mix)
+    ours, theirs = (
+        {t.name: t for t in gguf.GGUFReader(tmp_path / f"{name}.gguf").tensors} for name in ("ours", "theirs")
+    )
+    assert {n: t.tensor_type.name for n, t in ours.items()} == {n: t.tensor_type.name for n, t in theirs.items()}
+    errors = np.zeros(2)
+    with GgufFile.open(source) as file:
+        for name, info in file.tensors.items():
+            values = dequantize(info.format, file.read(info), info.shape)
+            each = [
+                float(np.square(gguf.quants.dequantize(t[name].data, t[name].tensor_type).reshape(info.shape) - values).sum())
+                for t in (ours, theirs)
+            ]
+            assert each[0] <= 1.05 * each[1], f"{name} {ours[name].tensor_type.name}: {each}"
+            errors += each
+    print(f"{mix} {shape}: squared error {errors[0] / errors[1]:.4f} of llama.cpp's")
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_llama_cpp_loads_it(tmp_path: Path, mix: str) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    quantize_gguf(write_float_model(tmp_path / "f.gguf"), tmp_path / "q.gguf", mix)
+    llama_cpp.llama_backend_init()
+    model = llama_cpp.llama_model_load_from_file(
+        str(tmp_path / "q.gguf").encode(), llama_cpp.llama_model_default_params()
+    )
+    assert model, "llama.cpp refuses the file"
+    assert llama_cpp.llama_model_n_embd(model) == 256
+    llama_cpp.llama_model_free(model)
