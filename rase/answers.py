@@ -28,17 +28,22 @@ class Piece:
     text: str
     token_ids: list[int]
     logprobs: list[TokenLogprob]
+    reasoning: str = ""  # where the request splits it from the text
 
 
 @dataclass
 class Choice:
-    """One finished answer. ``token_ids`` holds every token that was generated, those of a stop string too."""
+    """One finished answer. ``token_ids`` holds every token that was generated, those of a stop string too.
+
+    ``reasoning`` is what stood between the thinking tags, where the request splits it from the text, else None.
+    """
 
     index: int
     text: str
     token_ids: list[int]
     finish_reason: FinishReason
     logprobs: list[TokenLogprob]
+    reasoning: str | None = None
 
 
 @dataclass

@@ -23,6 +23,7 @@ from rase.text.messages import ChatMessage
 
 if TYPE_CHECKING:
     from rase.session import ModelSession
+    from rase.text.thinking import PromptState
 
 __all__ = [
     "MAX_CHOICES", "MAX_STOPS", "MAX_STOP_LENGTH", "ChatMessage", "Choice", "Completion", "GenerationConfig",
@@ -46,6 +47,7 @@ class TextRequest:
     stop: tuple[str, ...] = ()
     n: int = 1
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    split_reasoning: bool = False  # tell what stands in <think> tags from the text
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Prepared:
     config: GenerationConfig  # with the model's end tokens, and max_tokens within the context
     stop: tuple[str, ...]
     n: int
+    reasoning: PromptState | None = None  # None: not split from the text
 
 
 def normalise_stop(value: Any) -> tuple[str, ...]:
@@ -86,7 +89,7 @@ def prepare(session: ModelSession, request: TextRequest) -> Prepared:
     """
     n = _count(request.n)
     stop = normalise_stop(request.stop)
-    param, ids = _encode(session, request)
+    param, ids, prompt_end = _encode(session, request)
     if not ids:
         raise InvalidRequest("the prompt is empty", expected="at least one token", found="none", param=param)
     rows = session.decoder.program.graph.vocab_size
@@ -101,7 +104,8 @@ def prepare(session: ModelSession, request: TextRequest) -> Prepared:
     if session.decoder.vocab_size is not None:
         config.check_vocab(session.decoder.vocab_size)
     ends = tuple(dict.fromkeys((*config.stop_tokens, *sorted(session.end_tokens))))
-    return Prepared(ids, replace(config, stop_tokens=ends, max_tokens=min(config.max_tokens, room)), stop, n)
+    config = replace(config, stop_tokens=ends, max_tokens=min(config.max_tokens, room))
+    return Prepared(ids, config, stop, n, _prompt_state(prompt_end) if request.split_reasoning else None)
 
 
 def run(
@@ -164,7 +168,9 @@ class _ChoiceText:
         self._want_logprobs = prepared.config.logprobs is not None
         self._characters, self._stops = session.tokenizer.stream(), StopText(prepared.stop)
         self._choice = Choice(index, "", [], "stop", [])
+        self._split = None if prepared.reasoning is None else _splitter(prepared.reasoning)
         self._texts: list[str] = []
+        self._thoughts: list[str] = []
         self._stopped = self._refused = False
 
     def push(self, sampled: Any) -> bool:
@@ -183,15 +189,26 @@ class _ChoiceText:
             tail = self._stops.push(self._characters.flush())
             self._emit(tail + ("" if self._stops.stopped else self._stops.finish()), [], [])
             self._stopped = self._stops.stopped
+        if self._split is not None:
+            thoughts, text = self._split.finish()
+            self._show(text, thoughts, [], [])
+            self._choice.reasoning = "".join(self._thoughts)
         self._choice.finish_reason = "stop" if self._stopped else _FINISH[reason.name]
         self._choice.text = "".join(self._texts)
         return self._choice
 
     def _emit(self, text: str, ids: list[int], logprobs: list[TokenLogprob]) -> None:
-        if text or ids:
+        thoughts = ""
+        if self._split is not None:
+            thoughts, text = self._split.push(text)
+        self._show(text, thoughts, ids, logprobs)
+
+    def _show(self, text: str, thoughts: str, ids: list[int], logprobs: list[TokenLogprob]) -> None:
+        if text or thoughts or ids:
             self._texts.append(text)
-            if self._on_piece is not None:
-                answer = self._on_piece(Piece(self._choice.index, text, ids, logprobs))
+            self._thoughts.append(thoughts)
+            if self._on_piece is not None and not self._refused:
+                answer = self._on_piece(Piece(self._choice.index, text, ids, logprobs, thoughts))
                 self._refused = answer is False
 
     def _logprob(self, sampled: Any) -> TokenLogprob:
@@ -200,8 +217,20 @@ class _ChoiceText:
         return TokenLogprob(sampled.id, piece(sampled.id), sampled.logprob, top)
 
 
-def _encode(session: ModelSession, request: TextRequest) -> tuple[str, list[int]]:
-    """The name of the field that carries the input, and its token ids.
+def _splitter(state: PromptState) -> Any:
+    from rase.text.thinking import ThinkSplitter
+
+    return ThinkSplitter(state)
+
+
+def _prompt_state(prompt_end: str) -> PromptState:
+    from rase.text.thinking import prompt_state
+
+    return prompt_state(prompt_end)
+
+
+def _encode(session: ModelSession, request: TextRequest) -> tuple[str, list[int], str]:
+    """The name of the field that carries the input, its token ids, and the last markup of the prompt.
 
     Text that cannot fit by far is refused unencoded: encoding megabytes takes seconds and gigabytes.
     """
@@ -217,17 +246,22 @@ def _encode(session: ModelSession, request: TextRequest) -> tuple[str, list[int]
             raise _bad("template_kwargs", "a mapping of names to values", _short(kwargs))
         segments = session.chat_template.render_segments(request.messages, **kwargs)
         _check_length(session, "messages", [part.text for part in segments if part.kind != "markup"])
-        return "messages", session.tokenizer.encode_segments(segments)
+        return "messages", session.tokenizer.encode_segments(segments), _last_markup(segments)
     if isinstance(request.prompt, str):
         _check_length(session, "prompt", [request.prompt])
-        return "prompt", session.tokenizer.encode(request.prompt, add_special_tokens=True)
+        return "prompt", session.tokenizer.encode(request.prompt, add_special_tokens=True), request.prompt[-64:]
     try:
         count = len(request.prompt or ())
     except (TypeError, ValueError):  # no list; an array says neither whether it is empty
         raise _bad("prompt", "text or token ids", _short(request.prompt)) from None
     if count >= session.context_length:  # before they are copied
         raise ContextLengthExceeded(count, session.context_length, param="prompt")
-    return "prompt", [_id(id) for id in request.prompt or ()]
+    return "prompt", [_id(id) for id in request.prompt or ()], ""
+
+
+def _last_markup(segments: Sequence[Any]) -> str:
+    """What the template wrote behind the last message: a message that ends with a tag says nothing."""
+    return segments[-1].text if segments and segments[-1].kind == "markup" else ""
 
 
 def _check_length(session: ModelSession, param: str, texts: list[str]) -> None:

@@ -117,7 +117,7 @@ CHAT: Mapping[str, Rule] = {
     "parallel_tool_calls": _ignored("tools are not supported"),
     "reasoning_effort": _ignored("the model's template decides; see chat_template_kwargs"),
     "reasoning": _ignored("the model's template decides; see chat_template_kwargs"),
-    "reasoning_format": _ignored("answers are passed on as they are"),
+    "reasoning_format": _honoured("none (default): as it is; auto or deepseek: reasoning_content apart"),
     "verbosity": _ignored("a hint for other models"),
     "prediction": _ignored("a hint for speed"),
     "web_search_options": _ignored("nothing leaves this machine"),

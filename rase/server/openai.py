@@ -72,6 +72,7 @@ class ChatBody(Common, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_format: str | None = None
 
 
 class CompletionBody(Common, kw_only=True):
@@ -108,7 +109,7 @@ def read_chat(body: bytes) -> Call:
     config = _config(asked, min(limits) if limits else None, wanted)
     request = TextRequest(
         messages=messages, config=config, stop=normalise_stop(asked.stop), n=_count(asked.n),
-        template_kwargs=asked.chat_template_kwargs or {},
+        template_kwargs=asked.chat_template_kwargs or {}, split_reasoning=_splits(asked.reasoning_format),
     )  # fmt: skip
     return _call(asked, (request,), wanted)
 
@@ -199,6 +200,12 @@ def _count(n: int | None) -> int:
     if not 1 <= n <= MAX_CHOICES:
         _refuse("n", "n", expected=f"a whole number from 1 to {MAX_CHOICES}", found=str(n)[:24])
     return n
+
+
+def _splits(value: str | None) -> bool:
+    if value not in (None, "none", "auto", "deepseek"):
+        _refuse("reasoning_format", "reasoning_format", expected="none, auto or deepseek", found=repr(value)[:40])
+    return value in ("auto", "deepseek")
 
 
 def _logprobs_of_chat(body: ChatBody) -> int | None:

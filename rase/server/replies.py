@@ -91,7 +91,7 @@ class Reply:
 
     def delta(self, piece: Piece, index: int) -> bytes | None:
         """The chunk of one piece, or None when there is nothing to say."""
-        if not piece.text and not (self.logprobs and piece.logprobs):
+        if not (piece.text or piece.reasoning) and not (self.logprobs and piece.logprobs):
             return None
         return self._chunk([self._delta(piece, index)])
 
@@ -126,6 +126,8 @@ class ChatReply(Reply):
 
     def _choice(self, choice: Choice, index: int) -> dict[str, Any]:
         message = {"role": "assistant", "content": choice.text, "refusal": None}
+        if choice.reasoning is not None:
+            message |= _reasoning(choice.reasoning)
         return {"index": index, "message": message, "logprobs": self._logprobs(choice.logprobs),
                 "finish_reason": choice.finish_reason}  # fmt: skip
 
@@ -134,7 +136,10 @@ class ChatReply(Reply):
         return self._chunk([{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}])
 
     def _delta(self, piece: Piece, index: int) -> dict[str, Any]:
-        return {"index": index, "delta": {"content": piece.text}, "logprobs": self._logprobs(piece.logprobs),
+        delta = _reasoning(piece.reasoning) if piece.reasoning else {}
+        if piece.text or not piece.reasoning:
+            delta["content"] = piece.text
+        return {"index": index, "delta": delta, "logprobs": self._logprobs(piece.logprobs),
                 "finish_reason": None}  # fmt: skip
 
     def _end(self, choice: Choice, index: int) -> dict[str, Any]:
@@ -148,6 +153,10 @@ class ChatReply(Reply):
             for t in tokens
         ]
         return {"content": content, "refusal": None}
+
+
+def _reasoning(text: str) -> dict[str, str]:
+    return {"reasoning_content": text, "reasoning": text}  # clients read one or the other
 
 
 def _token(text: str, logprob: float) -> dict[str, Any]:
