@@ -35,7 +35,7 @@ class Piece:
 class Choice:
     """One finished answer. ``token_ids`` holds every token that was generated, those of a stop string too.
 
-    ``reasoning`` is what stood between the thinking tags, where the request splits it from the text, else None.
+    ``reasoning`` is what stood in the thinking tags, where the request splits it from the text, else None.
     """
 
     index: int

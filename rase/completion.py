@@ -249,7 +249,8 @@ def _encode(session: ModelSession, request: TextRequest) -> tuple[str, list[int]
         return "messages", session.tokenizer.encode_segments(segments), _last_markup(segments)
     if isinstance(request.prompt, str):
         _check_length(session, "prompt", [request.prompt])
-        return "prompt", session.tokenizer.encode(request.prompt, add_special_tokens=True), request.prompt[-64:]
+        ids = session.tokenizer.encode(request.prompt, add_special_tokens=True)
+        return "prompt", ids, request.prompt[-64:]
     try:
         count = len(request.prompt or ())
     except (TypeError, ValueError):  # no list; an array says neither whether it is empty

@@ -1,4 +1,4 @@
-"""Which format each tensor gets: llama.cpp's mixes, so that a file of ours has the size and quality people expect.
+"""Which format each tensor gets: llama.cpp's mixes, so that a file has the size and quality people expect.
 
 The ``_M`` mixes give the value projections and the down projections of the first and last eighth of the
 layers, and of every third between, the next better format; the output matrix gets Q6_K in all but Q8_0.
@@ -20,7 +20,7 @@ FLOATS = ("F32", "F16", "BF16")
 
 @dataclass(frozen=True)
 class Mix:
-    """``base`` for most matrices, ``better`` for the ones that matter more; ``file_type`` is llama.cpp's number."""
+    """``base`` for most matrices, ``better`` for those that matter more; ``file_type`` as llama.cpp counts."""
 
     base: str
     better: str
@@ -46,12 +46,12 @@ KEPT = re.compile(
 
 @dataclass(frozen=True)
 class Model:
-    """What a mix looks at: layers, experts, whether the output matrix is one of its own, and the layers with values."""
+    """What a mix looks at."""
 
     layers: int
     experts: int
     shares_values: bool  # 80 layers whose query heads share values: those get more bits
-    has_output: bool
+    has_output: bool  # an output matrix of its own
     value_layers: tuple[int, ...]
 
     @classmethod
@@ -65,16 +65,16 @@ class Model:
 
         layers, heads = number("block_count"), number("attention.head_count")
         shares = layers == 80 and arch in ("llama", "qwen2") and heads != number("attention.head_count_kv")
-        found = sorted(
-            {int(m[1]) for m in (re.fullmatch(r"blk\.(\d{1,6})\.attn_(?:v|qkv)\.weight", n) for n in names) if m}
-        )
+        matches = (re.fullmatch(r"blk\.(\d{1,6})\.attn_(?:v|qkv)\.weight", name) for name in names)
+        found = sorted({int(match[1]) for match in matches if match})
         return cls(layers, number("expert_count"), shares, "output.weight" in names, tuple(found))
 
 
 def choose_format(info: TensorInfo, mix: Mix, model: Model) -> Format:
     """The format that ``mix`` gives the tensor; its own where it stays as it is."""
     name = info.name
-    if info.format.name not in FLOATS or len(info.shape) < 2 or not name.endswith("weight") or KEPT.search(name):
+    is_matrix = len(info.shape) >= 2 and name.endswith("weight") and not KEPT.search(name)
+    if info.format.name not in FLOATS or not is_matrix:
         return info.format
     wanted, cols = _wanted(name, mix, model, info.shape[-1]), info.shape[-1]
     if cols % format_named(wanted).block_size:

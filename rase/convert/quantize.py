@@ -34,7 +34,7 @@ def quantize_gguf(
     progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> int:
-    """Write ``source``, a GGUF file of F32, F16 or BF16 weights, to ``target`` quantized; return its size in bytes.
+    """Write ``source``, a GGUF file of F32, F16 or BF16 weights, to ``target`` quantized; return its size.
 
     ``mix`` is one of Q4_0, Q4_K_M, Q5_K_M, Q6_K and Q8_0, with llama.cpp's choice of a format per tensor.
     ``target`` appears whole or not at all. ``progress(done, total)`` counts bytes of the source's tensors;
@@ -46,7 +46,7 @@ def quantize_gguf(
     ``StoreError`` where the target cannot be written.
     """
     if mix not in MIXES:
-        raise InvalidRequest(f"the mix {mix!r}", expected="one of " + ", ".join(MIXES), hint="Name one of those.")
+        raise InvalidRequest(f"the mix {mix!r}", expected=" or ".join(MIXES), hint="Name one of those.")
     path = Path(target)
     if path.exists() and (not overwrite or _same_file(source, path)):
         hint = "Choose another name, or allow overwriting." if not overwrite else "Choose another name."
@@ -83,7 +83,7 @@ def _check(file: GgufFile) -> None:
         raise UnsupportedFormat(
             f"tensor '{info.name}' of '{file.shards[0].path}' is quantized already",
             expected="weights in " + ", ".join(FLOATS), found=info.format.name,
-            hint="Start from the model's F16, BF16 or F32 file: quantizing twice loses twice.", tensor=info.name,
+            hint="Start from the model's float file: quantizing twice loses twice.", tensor=info.name,
         )  # fmt: skip
 
 

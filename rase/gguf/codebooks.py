@@ -95,7 +95,8 @@ def iq2_xxs(blocks: Bytes) -> Floats:
     rest = np.ascontiguousarray(words[:, :, 4:]).view("<u4").reshape(len(blocks), 8).astype(np.uint32)
     sevens = (rest[:, :, None] >> np.array([0, 7, 14, 21], dtype=np.uint32)).reshape(len(blocks), -1)
     unit = half(blocks, 0) * DELTA
-    return scaled(unit * _odd(rest >> np.uint32(28)), _entries("IQ2_XXS", indices) * _even_signs(sevens & 127))
+    values = _entries("IQ2_XXS", indices) * _even_signs(sevens & 127)
+    return scaled(unit * _odd(rest >> np.uint32(28)), values)
 
 
 def iq2_xs(blocks: Bytes) -> Floats:
@@ -130,7 +131,7 @@ def iq3_s(blocks: Bytes) -> Floats:
 
 
 def iq1_s(blocks: Bytes) -> Floats:
-    # d, low bytes of the indices[32]; per 32 weights 16 bits: four upper triples, the scale, the sign of delta
+    # d, low bytes of the indices[32]; per 32 weights 16 bits: four upper triples, scale, sign of delta
     words = np.ascontiguousarray(blocks[:, 34:]).view("<u2").astype(np.uint16)
     high = _bits(blocks[:, 34:], np.uint16, range(0, 12, 3))
     entries = _entries("IQ1", blocks[:, 2:34] | high << np.uint16(8))

@@ -204,7 +204,8 @@ def _count(n: int | None) -> int:
 
 def _splits(value: str | None) -> bool:
     if value not in (None, "none", "auto", "deepseek"):
-        _refuse("reasoning_format", "reasoning_format", expected="none, auto or deepseek", found=repr(value)[:40])
+        expected = "none, auto or deepseek"
+        _refuse("reasoning_format", "reasoning_format", expected=expected, found=repr(value)[:40])
     return value in ("auto", "deepseek")
 
 

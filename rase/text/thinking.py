@@ -32,7 +32,7 @@ class ThinkSplitter:
     """
 
     def __init__(self, state: PromptState = "unknown") -> None:
-        # start: blanks and a part of a tag; undecided: other text; reasoning; after: behind a closing tag; content
+        # start: blanks and a part of a tag; undecided: other text; after: behind a closing tag
         self._state = {"open": "reasoning", "closed": "after", "unknown": "start"}[state]
         self._earlier: list[str] = []  # text of an undecided answer in which no closing tag starts
         self._held = ""  # what may still become a tag, or blanks that may turn out to be the last

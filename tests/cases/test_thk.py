@@ -49,7 +49,12 @@ def test_thk_1_reasoning_and_content_come_apart(answer: str, reasoning: str, con
 
 @pytest.mark.parametrize(
     ("answer", "reasoning", "content"),
-    [("x</think>hi", "x", "hi"), ("abc", "abc", ""), ("\n</think>\n\nhi", "", "hi"), (" a\n\n b </think>c", "a\n\n b", "c")],
+    [
+        ("x</think>hi", "x", "hi"),
+        ("abc", "abc", ""),
+        ("\n</think>\n\nhi", "", "hi"),
+        (" a\n\n b </think>c", "a\n\n b", "c"),
+    ],
 )
 def test_thk_1_the_prompt_opened_the_reasoning(answer: str, reasoning: str, content: str) -> None:
     assert split([answer], "open") == split(list(answer), "open") == (reasoning, content)

@@ -1,6 +1,6 @@
 """Writes reference.json: the errors of llama.cpp's own quantizers on the weights of test_quantize.py.
 
-    python -m tests.convert.make_reference FOLDER     with the libggml-base.so of an installed llama-cpp-python
+    python -m tests.convert.make_reference FOLDER     with libggml-base.so of a llama-cpp-python
 """
 
 from __future__ import annotations

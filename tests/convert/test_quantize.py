@@ -1,4 +1,4 @@
-"""``quantize_gguf``: the formats that were asked for, as good as the reference's, written whole or not at all."""
+"""``quantize_gguf``: the formats asked for, as good as the reference's, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from rase._kernels import quantize as kernel
 from rase.cli.app import rase as command
 from rase.convert import quantize_gguf
 from rase.convert.mixes import MIXES, Model
-from rase.errors import Cancelled, CorruptModelFile, InvalidRequest, ModelFileNotFound, StoreError, UnsupportedFormat
+from rase.errors import (
+    Cancelled,
+    CorruptModelFile,
+    InvalidRequest,
+    ModelFileNotFound,
+    StoreError,
+    UnsupportedFormat,
+)
 from rase.gguf.dequantize import dequantize
 from rase.gguf.formats import format_named
 from rase.gguf.reader import GgufFile
@@ -38,7 +45,8 @@ def error(fmt: str, values: np.ndarray) -> float:
 
 @pytest.mark.parametrize("fmt", LEGACY)
 def test_legacy_formats_are_bit_equal_to_the_package(fmt: str) -> None:
-    values = np.vstack([float_weights((64, 256), 1), np.zeros((1, 256), np.float32), float_weights((8, 256), 2) * 1e4])
+    zeros = np.zeros((1, 256), np.float32)
+    values = np.vstack([float_weights((64, 256), 1), zeros, float_weights((8, 256), 2) * np.float32(1e4)])
     expected = gguf.quants.quantize(values, gguf.GGMLQuantizationType[fmt])
     assert np.array_equal(quantized(fmt, values), expected.reshape(-1))
 
@@ -53,7 +61,7 @@ def test_k_quants_are_as_good_as_the_reference() -> None:
 
 @pytest.mark.parametrize("fmt", ["Q4_K", "Q5_K", "Q6_K"])
 def test_awkward_blocks(fmt: str) -> None:
-    """Zeros, constants, one outlier, positive values only, tiny and huge ones: finite, and near what they were."""
+    """Zeros, constants, one outlier, positive values, tiny and huge ones: finite, and near what they were."""
     rows = np.zeros((7, 256), dtype=np.float32)
     rows[1], rows[2, 77], rows[3] = 0.25, 3.0, np.linspace(0.1, 1, 256)
     rows[4], rows[5], rows[6] = 1e-30, -1000.0, np.linspace(-1, 1, 256)
@@ -100,7 +108,8 @@ def test_a_file_is_quantized(tmp_path: Path, mix: str, matrices: str) -> None:
     assert kinds["blk.0.attn_q.weight"] == kinds["blk.1.ffn_gate.weight"] == base
     assert kinds["blk.1.attn_v.weight"] == kinds["blk.1.ffn_down.weight"] == better
     assert kinds["blk.0.attn_norm.weight"] == "F32"
-    assert kinds["token_embd.weight" if mix != "Q8_0" else "output.weight"] == ("Q8_0" if mix == "Q8_0" else "Q6_K")
+    last, wanted = ("output.weight", "Q8_0") if mix == "Q8_0" else ("token_embd.weight", "Q6_K")
+    assert kinds[last] == wanted
 
 
 def test_rows_that_are_no_multiple_of_256(tmp_path: Path) -> None:
@@ -157,13 +166,14 @@ def test_nothing_is_left_of_a_run_that_stops(tmp_path: Path) -> None:
         info = file.tensors["blk.1.ffn_down.weight"]
     raw[info.offset + 400 : info.offset + 404] = np.float32(np.inf).tobytes()
     (tmp_path / "bad.gguf").write_bytes(raw)
-    with pytest.raises(CorruptModelFile, match="'blk.1.ffn_down.weight'.*holds a NaN or an infinity"):
+    with pytest.raises(CorruptModelFile, match=r"ffn_down.*holds a NaN or an infinity"):
         quantize_gguf(tmp_path / "bad.gguf", target)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.gguf", "f.gguf"]
 
 
 def test_the_command(tmp_path: Path) -> None:
     source, target = write_float_model(tmp_path / "f.gguf"), tmp_path / "q.gguf"
-    result = CliRunner().invoke(command, ["model", "quantize", str(source), str(target), "--to", "Q6_K", "--json"])
+    arguments = ["model", "quantize", str(source), str(target), "--to", "Q6_K", "--json"]
+    result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["size"] == target.stat().st_size

@@ -51,4 +51,4 @@ def test_type_names_are_those_of_the_package() -> None:
     assert all(KNOWN_TYPES[ggml_id] == form.name for ggml_id, form in FORMATS.items())
     assert format_named("Q4_K").ggml_id == 12
     with pytest.raises(KeyError):
-        format_named("IQ4_NL")
+        format_named("NVFP4")

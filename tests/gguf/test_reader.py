@@ -113,7 +113,7 @@ def test_headers_across_the_borders_of_pieces(tmp_path: Path) -> None:
         assert file.metadata["n"].tolist() == numbers and file.metadata["s"] == "y" * 700001
 
 
-F32, IQ4_NL = 0, 20
+F32, NVFP4 = 0, 40
 DATA = bytes(1024)
 
 
@@ -211,7 +211,7 @@ def test_a_sparse_giant_does_not_fill_the_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(IQ4_NL, "IQ4_NL"), (24, "I8"), (39, "MXFP4"), (77, "number 77, which is unknown")]
+    ("kind", "name"), [(NVFP4, "NVFP4"), (24, "I8"), (41, "Q1_0"), (77, "number 77, which is unknown")]
 )
 def test_other_tensor_types_are_refused_by_name(tmp_path: Path, kind: int, name: str) -> None:
     error = refusal(tmp_path, UnsupportedFormat, one_tensor(dims=[32, 1], kind=kind))

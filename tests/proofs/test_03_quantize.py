@@ -20,7 +20,10 @@ from tests.support.float_model import write_float_model
 
 pytestmark = pytest.mark.proof
 
-SHAPES = {"wide": {"dim": 512, "hidden": 1024, "n_layers": 9}, "narrow": {"dim": 288, "hidden": 768, "n_layers": 3}}
+SHAPES = {
+    "wide": {"dim": 512, "hidden": 1024, "n_layers": 9},
+    "narrow": {"dim": 288, "hidden": 768, "n_layers": 3},
+}
 
 
 def by_llama_cpp(source: Path, target: Path, mix: str) -> None:
@@ -28,7 +31,13 @@ def by_llama_cpp(source: Path, target: Path, mix: str) -> None:
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = MIXES[mix].file_type
     params.nthread = 2
-    assert llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)) == 0
+    names = (str(source).encode(), str(target).encode())
+    assert llama_cpp.llama_model_quantize(*names, ctypes.byref(params)) == 0
+
+
+def squared_error(tensor: gguf.ReaderTensor, values: np.ndarray) -> float:
+    back = gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(values.shape)
+    return float(np.square(back - values).sum())
 
 
 @pytest.mark.parametrize("mix", MIXES)
@@ -40,15 +49,13 @@ def test_as_good_as_llama_cpp(tmp_path: Path, mix: str, shape: str) -> None:
     ours, theirs = (
         {t.name: t for t in gguf.GGUFReader(tmp_path / f"{name}.gguf").tensors} for name in ("ours", "theirs")
     )
-    assert {n: t.tensor_type.name for n, t in ours.items()} == {n: t.tensor_type.name for n, t in theirs.items()}
+    kinds = [{name: t.tensor_type.name for name, t in each.items()} for each in (ours, theirs)]
+    assert kinds[0] == kinds[1]
     errors = np.zeros(2)
     with GgufFile.open(source) as file:
         for name, info in file.tensors.items():
             values = dequantize(info.format, file.read(info), info.shape)
-            each = [
-                float(np.square(gguf.quants.dequantize(t[name].data, t[name].tensor_type).reshape(info.shape) - values).sum())
-                for t in (ours, theirs)
-            ]
+            each = [squared_error(t[name], values) for t in (ours, theirs)]
             assert each[0] <= 1.05 * each[1], f"{name} {ours[name].tensor_type.name}: {each}"
             errors += each
     print(f"{mix} {shape}: squared error {errors[0] / errors[1]:.4f} of llama.cpp's")

@@ -51,12 +51,12 @@ _SCALES: dict[str, tuple[int, int | None, float]] = {
 def set_half(fmt: str, blocks: np.ndarray, at: int, values: np.ndarray) -> None:
     """Write float16 ``values`` as the scale (or, beside it, the minimum) of (n, block_bytes) uint8 blocks.
 
-    MXFP4 gets the nearest power of two below the magnitude.
+    MXFP4 gets the nearest power of two.
     """
     half = np.asarray(values).astype("<f2")
     if fmt == "MXFP4":
         with np.errstate(divide="ignore"):
-            exponent = np.floor(np.log2(np.abs(half.astype(np.float64))))
+            exponent = np.rint(np.log2(np.abs(half.astype(np.float64))))
         blocks[:, 0] = np.clip(exponent + 128, 0, 254).astype(np.uint8)
     elif fmt == "IQ1_M":
         nibbles = half.view("<u2").reshape(-1, 1) >> np.array([0, 4, 8, 12], np.uint16) & np.uint16(15)

@@ -41,7 +41,8 @@ def test_thk_1_over_http(server: RunningServer, name: str) -> None:
     message = answer["message"]
     assert (message["reasoning_content"], message["content"]) == (reasoning, content)
     assert message["reasoning"] == reasoning and answer["finish_reason"] == finish
-    deltas = [c["delta"] for e in server.chat_events(name, reasoning_format="auto", **fields) for c in e["choices"]]
+    events = server.chat_events(name, reasoning_format="auto", **fields)
+    deltas = [choice["delta"] for event in events for choice in event["choices"]]
     assert "".join(delta.get("reasoning_content", "") for delta in deltas) == reasoning
     assert "".join(delta.get("content", "") for delta in deltas) == content
     for options in ({}, {"reasoning_format": "none"}):
