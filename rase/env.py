@@ -61,7 +61,8 @@ def _choice(*names: str) -> Callable[[str], str]:
 
 SETTINGS: dict[str, Setting] = {
     "RASE_ISA": Setting(
-        str, "an instruction set: scalar, avx2, avx512", None, "Force the kernels' instruction set."),
+        str, "an instruction set: scalar, avx2, avxvnni, avx512, amx; on ARM scalar, neon, dotprod", None,
+        "Force the kernels' instruction set."),
     "RASE_NUMERICS": Setting(
         _choice("fast", "portable"), "fast or portable", "fast",
         "Numerics class: 'portable' uses the integer path for prompts and answers on every machine."),

@@ -2,12 +2,18 @@
 #include "dispatch.h"
 
 #if defined(__x86_64__) || defined(_M_X64)
-#define RASE_X86 1
 #include <cpuid.h>
+#define RASE_X86 1
 #if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#define RASE_ARM 1
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#define RASE_ARM 1
 #endif
 
 typedef struct {
@@ -27,6 +33,14 @@ static const char *avx2_missing(void) {
     if (!__builtin_cpu_supports("fma")) return "FMA";
     if (!__builtin_cpu_supports("f16c")) return "F16C";
     return NULL;
+}
+
+/* Not every compiler's __builtin_cpu_supports knows it: leaf 7.1, EAX bit 4. */
+static const char *avxvnni_missing(void) {
+    const char *missing = avx2_missing();
+    unsigned eax, ebx, ecx, edx;
+    if (missing) return missing;
+    return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && eax >> 4 & 1 ? NULL : "AVX_VNNI";
 }
 
 static const char *avx512_missing(void) {
@@ -59,13 +73,40 @@ static const char *amx_missing(void) {
 }
 #endif
 
+#ifdef RASE_ARM
+/* What the operating system says of the processor: Linux hands a program bits, macOS answers by name. */
+#ifdef __linux__
+static int arm_has(unsigned long bit, const char *name) { (void)name; return (getauxval(AT_HWCAP) & bit) != 0; }
+#else
+static int arm_has(unsigned long bit, const char *name) {
+    int has = 0;
+    size_t size = sizeof has;
+    (void)bit;
+    return sysctlbyname(name, &has, &size, NULL, 0) == 0 && has;
+}
+#endif
+
+static const char *dotprod_missing(void) {
+    /* Its object is compiled for Armv8.2, whose instructions such processors have: atomics and rounding multiplies. */
+    if (!arm_has(1ul << 8, "hw.optional.arm.FEAT_LSE")) return "FEAT_LSE";
+    if (!arm_has(1ul << 12, "hw.optional.arm.FEAT_RDM")) return "FEAT_RDM";
+    if (!arm_has(1ul << 20, "hw.optional.arm.FEAT_DotProd")) return "FEAT_DotProd";
+    return NULL;
+}
+#endif
+
 /* Weakest first: the last one without a missing feature is the default. */
 static const variant variants[] = {
     {"scalar", &rase_kernels_scalar, NULL, nothing_missing},
 #ifdef RASE_X86
     {"avx2", &rase_kernels_avx2, NULL, avx2_missing},
+    {"avxvnni", &rase_kernels_avxvnni, NULL, avxvnni_missing},
     {"avx512", &rase_kernels_avx512, NULL, avx512_missing},
     {"amx", &rase_kernels_amx, &rase_tiles_amx, amx_missing},
+#endif
+#ifdef RASE_ARM
+    {"neon", &rase_kernels_neon, NULL, nothing_missing},
+    {"dotprod", &rase_kernels_dotprod, NULL, dotprod_missing},
 #endif
 };
 

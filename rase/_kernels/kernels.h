@@ -145,6 +145,7 @@ enum { RASE_TILE_BYTES = 1024 };
 #define RASE_TILE_SUMS(m, n_groups) (((m) + 31) / 32 * (((n_groups) + 1) / 2) * 1024)
 
 extern const rase_tiles rase_tiles_amx;
-extern const rase_kernels rase_kernels_scalar, rase_kernels_avx2, rase_kernels_avx512, rase_kernels_amx;
+extern const rase_kernels rase_kernels_scalar, rase_kernels_avx2, rase_kernels_avxvnni, rase_kernels_avx512;
+extern const rase_kernels rase_kernels_amx, rase_kernels_neon, rase_kernels_dotprod;
 
 #endif

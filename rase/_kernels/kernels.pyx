@@ -256,6 +256,12 @@ cdef class Variant:
         else:
             raise ValueError(name)
 
+    def add_scaled(self, const float[::1] x, float factor, float[::1] out):
+        """out += factor * x, elementwise."""
+        if x.shape[0] != out.shape[0]:
+            raise ValueError("sizes do not fit")
+        self.table.add_scaled(&x[0], factor, x.shape[0], &out[0])
+
     def route(self, const float[::1] logits, bint renormalize, float scale, float[::1] out):
         """The experts of one token: out (2k,) is their ids ascending, then their gates."""
         if out.shape[0] % 2 or not 0 < out.shape[0] // 2 <= logits.shape[0]:

@@ -68,7 +68,7 @@ def select_variant() -> Any:
 
 
 class CpuBackend(Backend):
-    """Every x86-64 processor; faster with AVX2 or AVX-512."""
+    """Every x86-64 and 64-bit ARM processor; faster with AVX2, AVX-VNNI, AVX-512 or dot products."""
 
     name = "cpu"
 

@@ -23,20 +23,20 @@
 GEMM_TILE(1)
 GEMM_TILE(2)
 GEMM_TILE(4)
-#if defined(__AVX2__)
+#if RASE_GEMM_ROWS >= 12
 GEMM_TILE(12)
 #endif
-#if defined(__AVX512F__)
+#if RASE_GEMM_ROWS >= 24
 GEMM_TILE(24)
 #endif
 
 static void gemm_f32(const float *panel, int64_t cols, const float *a, int64_t a_stride, int64_t m, float *out,
                      int64_t out_stride) {
     int64_t i = 0;
-#if defined(__AVX512F__)
+#if RASE_GEMM_ROWS >= 24
     GEMM_RUN(24)
 #endif
-#if defined(__AVX2__)
+#if RASE_GEMM_ROWS >= 12
     GEMM_RUN(12)
 #endif
     GEMM_RUN(4)

@@ -50,16 +50,16 @@ TEMPLATE rf block256_d(const block256 f, const uint16_t *halves) {
 TEMPLATE void block256_signed(const block256 f, const uint8_t *block, int h, int i, ri scale, const int8_t *q, int64_t cols,
                               const int32_t *sums, int64_t sums_stride, const int n, ri *sum) {
     const int s = 4 * h + i;
-    ri dot[2 * DOT_TILE];
+    rq dot[2 * DOT_TILE];
     UNROLL(t, 2 * n) {
         const int32_t *of = sums + t * sums_stride;
-        dot[t] = ri_dot_s8_start(f.sub == 16 ? of[s] : of[2 * s] + of[2 * s + 1]);
+        dot[t] = rq_begin(f.sub == 16 ? of[s] : of[2 * s] + of[2 * s + 1]);
     }
     UNROLL(v, f.sub / 4) {
         rb w = rb_xor(f.codes(block, h, i, v), rb_set1(128));
-        UNROLL(t, 2 * n) dot[t] = ri_dot_s8(dot[t], w, q + t * cols + i * f.sub + 4 * v);
+        UNROLL(t, 2 * n) dot[t] = rq_dot_s8(dot[t], w, q + t * cols + i * f.sub + 4 * v);
     }
-    UNROLL(t, 2 * n) sum[t] = ri_add(sum[t], ri_mul(dot[t], scale));
+    UNROLL(t, 2 * n) sum[t] = ri_add(sum[t], ri_mul(rq_end(dot[t]), scale));
 }
 
 TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols, const rase_act *act, int64_t row,

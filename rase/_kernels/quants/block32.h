@@ -41,16 +41,16 @@ TEMPLATE void block32_tile(const uint8_t *group, int64_t cols, int code_bytes, i
         rf d = block32_d(group, head), minimum = block32_minimum(group, head);
         ri sum[2 * DOT_TILE];
         rp dot[2 * DOT_TILE];
+        rq wide[2 * DOT_TILE];
         UNROLL(t, 2 * n) {
-            sum[t] = is_signed ? ri_dot_s8_start(sums[t * blocks + b])
-                     : offset  ? ri_set1(-offset * sums[t * blocks + b])
-                               : ri_zero();
+            sum[t] = offset ? ri_set1(-offset * sums[t * blocks + b]) : ri_zero();
             dot[t] = rp_begin(sum[t]);
+            wide[t] = rq_begin(sums[t * blocks + b]);
         }
         UNROLL(step, 8) {
             const int v = (step & 1) * 4 + step / 2; /* both halves of a nibble vector in turn: one load serves two */
             rb w = weights(codes, v);
-            if (is_signed) UNROLL(t, 2 * n) sum[t] = ri_dot_s8(sum[t], rb_xor(w, rb_set1(128)), q + t * cols + 4 * v);
+            if (is_signed) UNROLL(t, 2 * n) wide[t] = rq_dot_s8(wide[t], rb_xor(w, rb_set1(128)), q + t * cols + 4 * v);
             else UNROLL(t, 2 * n) dot[t] = rp_dot_u8(dot[t], w, q + t * cols + 4 * v);
             if (!is_signed && step == 3 && RP_CALLS(max) < 8) {
                 UNROLL(t, 2 * n) {
@@ -60,8 +60,8 @@ TEMPLATE void block32_tile(const uint8_t *group, int64_t cols, int code_bytes, i
             }
         }
         UNROLL(t, n) {
-            ri high = is_signed ? sum[2 * t] : rp_end(dot[2 * t], sum[2 * t]);
-            ri low = is_signed ? sum[2 * t + 1] : rp_end(dot[2 * t + 1], sum[2 * t + 1]);
+            ri high = is_signed ? rq_end(wide[2 * t]) : rp_end(dot[2 * t], sum[2 * t]);
+            ri low = is_signed ? rq_end(wide[2 * t + 1]) : rp_end(dot[2 * t + 1], sum[2 * t + 1]);
             acc[t] = join_exact(acc[t], high, low, d, da[t * blocks + b]);
             if (has_minimum) acc[t] = rf_fma(minimum, rf_set1(dsums[t * blocks + b]), acc[t]);
         }

@@ -67,6 +67,7 @@ static void transpose_bits(uint8_t *x) {
 /* Bits `field` and up of a byte to bit `at` and up; mask says which to keep. All three are constants after inlining. */
 TEMPLATE rb move_bits(rb x, int field, int at, uint8_t mask) {
     rb moved = field > at ? rb_shr(x, field - at) : field < at ? rb_shl(x, at - field) : x;
+    if (RASE_BYTE_SHIFTS && mask == (field > at ? 0xff >> (field - at) : 0xff << (at - field) & 0xff)) return moved;
     return rb_and(moved, rb_set1(mask));
 }
 
@@ -98,10 +99,12 @@ TEMPLATE void read_ahead(const uint8_t *p, const int lines) {
     }
 }
 
-/* Activation rows per pass over a group: 4, so that the sums of both their halves stay in registers. */
-enum { DOT_TILE = 4 };
-#if RASE_TILE_ROWS > 1
+/* Activation rows per pass over a group: few, so that the sums of both their halves stay in registers. */
+enum { DOT_TILE = RASE_DOT_TILE };
+#if RASE_DOT_TILE == 4
 #define DOT_ROWS_4(TILE) DOT_ROWS(TILE, 4) DOT_ROWS(TILE, 2)
+#elif RASE_DOT_TILE == 2
+#define DOT_ROWS_4(TILE) DOT_ROWS(TILE, 2)
 #else
 #define DOT_ROWS_4(TILE)
 #endif

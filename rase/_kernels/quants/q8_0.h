@@ -42,13 +42,13 @@ TEMPLATE void q8_0_tile(const uint8_t *group, int64_t cols, const rase_act *act,
     for (int64_t b = 0; b < blocks; b++, group += 34 * RASE_R, q += 32) {
         read_ahead(group, (34 * RASE_R + 63) / 64);
         rf d = rf_from_f16((const uint16_t *)group);
-        ri sum[2 * DOT_TILE];
-        UNROLL(t, 2 * n) sum[t] = ri_dot_s8_start(sums[t * blocks + b]);
+        rq sum[2 * DOT_TILE];
+        UNROLL(t, 2 * n) sum[t] = rq_begin(sums[t * blocks + b]);
         UNROLL(v, 8) {
             rb w = rb_load(group + 2 * RASE_R + v * VECTOR);
-            UNROLL(t, 2 * n) sum[t] = ri_dot_s8(sum[t], w, q + t * cols + 4 * v);
+            UNROLL(t, 2 * n) sum[t] = rq_dot_s8(sum[t], w, q + t * cols + 4 * v);
         }
-        UNROLL(t, n) acc[t] = join_exact(acc[t], sum[2 * t], sum[2 * t + 1], d, da[t * blocks + b]);
+        UNROLL(t, n) acc[t] = join_exact(acc[t], rq_end(sum[2 * t]), rq_end(sum[2 * t + 1]), d, da[t * blocks + b]);
     }
     UNROLL(t, n) rf_store(out + t * out_stride, acc[t]);
 }

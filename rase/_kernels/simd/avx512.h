@@ -11,6 +11,9 @@
 
 #define RASE_R 16
 #define RASE_TILE_ROWS 8
+#define RASE_GEMM_ROWS 24
+#define RASE_DOT_TILE 4
+#define RASE_BYTE_SHIFTS 0
 
 static inline float f_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
@@ -131,12 +134,13 @@ static inline __m512i avx512_four(const int8_t *a) { /* becomes the instruction'
     memcpy(&four, a, 4);
     return _mm512_set1_epi32(four);
 }
-static inline ri ri_dot_u8(ri acc, rb w, const int8_t *a) { return _mm512_dpbusd_epi32(acc, w, avx512_four(a)); }
 /* vpdpbusd wants unsigned weights: (w + 128) . a, and the accumulator starts at -128 * sum(a). */
-static inline ri ri_dot_s8_start(int32_t sum) { return _mm512_set1_epi32(-128 * sum); }
-static inline ri ri_dot_s8(ri acc, rb w, const int8_t *a) {
+typedef ri rq;
+static inline rq rq_begin(int32_t sum) { return _mm512_set1_epi32(-128 * sum); }
+static inline rq rq_dot_s8(rq acc, rb w, const int8_t *a) {
     return _mm512_dpbusd_epi32(acc, _mm512_xor_si512(w, _mm512_set1_epi8((char)0x80)), avx512_four(a));
 }
+static inline ri rq_end(rq acc) { return acc; }
 
 static inline ri ri_byte_u8(rb x, int i) {
     return _mm512_and_si512(_mm512_srli_epi32(x, (unsigned)(8 * i)), _mm512_set1_epi32(255));
@@ -147,7 +151,7 @@ static inline ri ri_byte_i8(rb x, int i) { return _mm512_srai_epi32(_mm512_slli_
 typedef __m512i rp;
 typedef __m512i rs;
 static inline rp rp_begin(ri start) { return start; }
-static inline rp rp_dot_u8(rp acc, rb w, const int8_t *a) { return ri_dot_u8(acc, w, a); }
+static inline rp rp_dot_u8(rp acc, rb w, const int8_t *a) { return _mm512_dpbusd_epi32(acc, w, avx512_four(a)); }
 static inline ri rp_end(rp acc, ri start) { (void)start; return acc; }
 static inline rs rs_byte_u8(rb x, int i) { return ri_byte_u8(x, i); }
 static inline rs rs_byte_i8(rb x, int i) { return ri_byte_i8(x, i); }

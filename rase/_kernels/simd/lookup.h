@@ -1,7 +1,7 @@
 /* Primitives of the codebook and ternary formats: table lookups, shifts of whole lanes, scales that are bytes.
  *
  * A lane is the four bytes of one row as a little-endian 32-bit word. The plain form goes through memory and serves every
- * instruction set; AVX2 and AVX-512 have their own. */
+ * instruction set; AVX2, AVX-512 and NEON have their own. */
 #ifndef RASE_SIMD_LOOKUP_H
 #define RASE_SIMD_LOOKUP_H
 
@@ -56,6 +56,47 @@ static inline rf rf_from_e8m0(const uint8_t *p) {
     __m256i bits = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
     __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
     return _mm256_castsi256_ps(_mm256_blendv_epi8(bits, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
+}
+#elif defined(RASE_SIMD_NEON_LANES_H)
+static inline rb rb_xor(rb x, rb y) { return PAIR_OF2(rb, veorq_u8, x, y); }
+static inline rb rb_add(rb x, rb y) { return PAIR_OF2(rb, vaddq_u8, x, y); }
+static inline rb neon_rb(uint32x4_t a, uint32x4_t b) { return (rb){vreinterpretq_u8_u32(a), vreinterpretq_u8_u32(b)}; }
+static inline uint32x4_t neon_u32(uint8x16_t x) { return vreinterpretq_u32_u8(x); }
+static inline rb rb_lanes(uint32_t x) { return neon_rb(vdupq_n_u32(x), vdupq_n_u32(x)); }
+static inline rb rb_lane_shr(rb x, int n) {
+    return neon_rb(neon_u32(x.a) >> vdupq_n_u32((uint32_t)n), neon_u32(x.b) >> vdupq_n_u32((uint32_t)n));
+}
+static inline rb rb_lane_shl(rb x, int n) {
+    return neon_rb(neon_u32(x.a) << vdupq_n_u32((uint32_t)n), neon_u32(x.b) << vdupq_n_u32((uint32_t)n));
+}
+static inline rb rb_lane_sign(rb x) {
+    return (rb){vreinterpretq_u8_s32(vshrq_n_s32(vreinterpretq_s32_u8(x.a), 31)),
+                vreinterpretq_u8_s32(vshrq_n_s32(vreinterpretq_s32_u8(x.b), 31))};
+}
+static inline rb rb_from_u16(const uint8_t *p) {
+    uint16x8_t x = vreinterpretq_u16_u8(vld1q_u8(p));
+    return neon_rb(vmovl_u16(vget_low_u16(x)), vmovl_high_u16(x));
+}
+static inline rb rb_lookup(const uint8_t *table, rb index) {
+    uint8x16_t entries = vld1q_u8(table);
+    return (rb){vqtbl1q_u8(entries, index.a), vqtbl1q_u8(entries, index.b)};
+}
+static inline rb rb_grid(const uint32_t *grid, rb index) {
+    uint32_t lanes[RASE_R];
+    rb_store((uint8_t *)lanes, index);
+    for (int l = 0; l < RASE_R; l++) lanes[l] = grid[lanes[l]];
+    return rb_load((uint8_t *)lanes);
+}
+static inline uint8x16_t neon_trits(uint8x16_t x) {
+    uint8x16_t one = vcgtq_u8(x, vdupq_n_u8(85)), two = vcgtq_u8(x, vdupq_n_u8(170));
+    return vsubq_u8(vdupq_n_u8(0), vaddq_u8(one, two));
+}
+static inline rb rb_trits(rb x) { return (rb){neon_trits(x.a), neon_trits(x.b)}; }
+static inline rf rf_from_e8m0(const uint8_t *p) {
+    ri e = ri_from_u8(p), bits = ri_shl(ri_sub(e, ri_set1(1)), 23);
+    int32x4_t two = vdupq_n_s32(2), tiny = vdupq_n_s32(0x00200000);
+    return (rf){vreinterpretq_f32_s32(vbslq_s32(vcltq_s32(e.a, two), tiny << e.a, bits.a)),
+                vreinterpretq_f32_s32(vbslq_s32(vcltq_s32(e.b, two), tiny << e.b, bits.b))};
 }
 #else
 #define EACH(TYPE, COUNT, x, EXPRESSION)                                     \

@@ -13,6 +13,9 @@
 
 #define RASE_R 16
 #define RASE_TILE_ROWS 1 /* activation rows per pass over float weights, a power of two; 1 means: no register tiles */
+#define RASE_GEMM_ROWS 4 /* activation rows per pass of gemm_f32: 4, 12 or 24 */
+#define RASE_DOT_TILE 1  /* activation rows per pass over quantized weights: 1, 2 or 4 */
+#define RASE_BYTE_SHIFTS 1 /* rb_shr and rb_shl shift in zeros */
 
 /* a * b + c rounded once, without an FMA instruction: the product is exact in double, the sum is rounded to odd, so that
  * the final rounding to float32 is the only one that matters. Boldo and Melquiond, "Emulation of FMA and correctly
@@ -130,30 +133,30 @@ static inline rb rb_sub(rb a, rb b) { rb r; BYTES_R r.v[i] = (uint8_t)(a.v[i] - 
 static inline rb rb_shr(rb a, int n) { rb r; BYTES_R r.v[i] = (uint8_t)(a.v[i] >> n); return r; }
 static inline rb rb_shl(rb a, int n) { rb r; BYTES_R r.v[i] = (uint8_t)(a.v[i] << n); return r; }
 
-/* acc[lane] += sum of w[lane][0..3] * a[0..3]; w unsigned, at most 63 so that no variant saturates; a in [-127, 127]. */
-static inline ri ri_dot_u8(ri acc, rb w, const int8_t *a) {
-    LANES_R for (int i = 0; i < 4; i++) acc.v[l] += (int32_t)w.v[4 * l + i] * (int32_t)a[i];
-    return acc;
-}
-/* The same with signed weights in [-128, 127]. A variant may compute (w + 128) . a instead: ri_dot_s8_start(sum of all a
- * that will follow) is what the accumulator starts from. */
-static inline ri ri_dot_s8_start(int32_t sum) { (void)sum; return ri_zero(); }
-static inline ri ri_dot_s8(ri acc, rb w, const int8_t *a) {
+/* rq: a sum of products of signed weights in [-128, 127] on its way: per lane, sum of w[lane][0..3] * a[0..3] over the calls,
+ * a in [-127, 127]. A variant may compute (w + 128) . a instead, so rq_begin wants the sum of all a that will follow. */
+typedef ri rq;
+static inline rq rq_begin(int32_t sum) { (void)sum; return ri_zero(); }
+static inline rq rq_dot_s8(rq acc, rb w, const int8_t *a) {
     LANES_R for (int i = 0; i < 4; i++) acc.v[l] += (int32_t)(int8_t)w.v[4 * l + i] * (int32_t)a[i];
     return acc;
 }
+static inline ri rq_end(rq acc) { return acc; }
 
 /* Byte i (a constant) of every lane, without and with sign. */
 static inline ri ri_byte_u8(rb a, int i) { ri r; LANES_R r.v[l] = a.v[4 * l + i]; return r; }
 static inline ri ri_byte_i8(rb a, int i) { ri r; LANES_R r.v[l] = (int8_t)a.v[4 * l + i]; return r; }
 
-/* rp: a sum of products on its way. A variant may hold it in two int16 per lane, so at most RP_CALLS(max) calls of rp_dot_u8
- * with weights 0..max lie between rp_begin and rp_end or ri_mad_rp. rp_end(rp_begin(start), start) is start; both get the
- * same start, a variant uses one of them. */
+/* rp: the same for unsigned weights, 0..max with max at most 63. A variant may hold it in int16, so at most RP_CALLS(max) calls
+ * of rp_dot_u8 lie between rp_begin and rp_end or ri_mad_rp. rp_end(rp_begin(start), start) is start; both get the same start,
+ * a variant uses one of them. */
 #define RP_CALLS(max) 64
 typedef ri rp;
 static inline rp rp_begin(ri start) { return start; }
-static inline rp rp_dot_u8(rp acc, rb w, const int8_t *a) { return ri_dot_u8(acc, w, a); }
+static inline rp rp_dot_u8(rp acc, rb w, const int8_t *a) {
+    LANES_R for (int i = 0; i < 4; i++) acc.v[l] += (int32_t)w.v[4 * l + i] * (int32_t)a[i];
+    return acc;
+}
 static inline ri rp_end(rp acc, ri start) { (void)start; return acc; }
 /* rs: one integer scale per lane, as ri_mad_rp wants it: acc + scale * (sum begun at zero). */
 typedef ri rs;

@@ -1,0 +1,5 @@
+#include "avxvnni.h"
+
+#include "variant.h"
+
+RASE_TABLE(avxvnni)

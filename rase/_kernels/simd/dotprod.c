@@ -1,0 +1,5 @@
+#include "dotprod.h"
+
+#include "variant.h"
+
+RASE_TABLE(dotprod)

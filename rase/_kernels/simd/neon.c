@@ -1,0 +1,5 @@
+#include "neon.h"
+
+#include "variant.h"
+
+RASE_TABLE(neon)
