@@ -224,9 +224,14 @@ class Lowering:
         self._step("dispatch", x=op.out, **shape)
 
     def _linearrouted(self, op: ops.LinearRouted) -> None:
+        """Experts take the generated-token path for prompt tokens, too, unless those take float32.
+
+        So their bits are the same in both roles in the bf16 class as well: what rule R3 says of the router. A
+        chunk of a prompt seldom gives one expert the rows that would pay for tiles.
+        """
         readers = [other for _, other in self._readers[op.x.id] if isinstance(other, ops.LinearRouted)]
         kinds = [self.act_kind(self.formats[reader.weight.name]) for reader in readers]
-        integer = self.prompt != "f32"  # experts meet no bf16 tiles: each has few tokens
+        integer = self.prompt != "f32"
         slot = self._slots[op.x.id]
         if (
             op.x.rows == "tokens"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,21 +52,27 @@ class PackedWeights:
     touches the memory, so that its pages are made by all threads.
     """
 
-    def __init__(self, variant: Any, tensors: Mapping[str, TensorInfo], wanted: Collection[str]) -> None:
-        """Raises ``InsufficientMemory``."""
-        infos = [info for name, info in tensors.items() if name in wanted]
-        self.variant = variant
-        self.arena = Arena(sum(room(variant, info) for info in infos), "the packed weights")
-        self.grains = {info.name: grain(variant, info) for info in infos}
+    def __init__(
+        self, variant: Any, infos: Mapping[str, TensorInfo], names: Mapping[str, tuple[str, int]]
+    ) -> None:
+        """``infos`` are the weights'; ``names`` of tensors -> the weight of each, and its place in a stack.
+
+        Raises ``InsufficientMemory``.
+        """
+        self.variant, self._infos, self._names = variant, infos, names
+        self.arena = Arena(sum(room(variant, info) for info in infos.values()), "the packed weights")
+        self.grains = {name: grain(variant, infos[weight]) for name, (weight, _) in names.items()}
         self.arrays: dict[str, Any] = {}
-        for info in infos:
+        for info in infos.values():
             if len(info.shape) == 1:
                 self.arrays[info.name] = self.arena.take(4 * info.shape[0]).view(np.float32)
             else:
                 self.arrays[info.name] = self.arena.take(_packed_bytes(variant, info))
 
     def take(self, info: TensorInfo, start: int, data: memoryview) -> None:
-        """Store the bytes ``data`` of the weight ``info``, which begin at byte ``start`` of it."""
+        """Store the bytes ``data`` of the tensor ``info``, which begin at byte ``start`` of it."""
+        (name, place), size = self._names[info.name], info.nbytes
+        info, start = self._infos[name], start + place * size
         target = self.arrays[info.name]
         if len(info.shape) == 1:
             target[:] = dequantize(info.format, data, info.shape)
@@ -74,7 +80,7 @@ class PackedWeights:
         cols, form, row_bytes = info.shape[-1], info.format.ggml_id, info.format.row_bytes(info.shape[-1])
         piece = _grain_rows(self.variant, info)
         rows = len(data) // row_bytes
-        at = start // self.grains[info.name] * self.variant.packed_bytes(form, piece, cols)
+        at = start // (piece * row_bytes) * self.variant.packed_bytes(form, piece, cols)
         step = rows if piece == self.variant.rows_per_group else piece  # whole matrices one by one
         for first in range(0, rows, step):
             part = data[first * row_bytes : (first + step) * row_bytes]

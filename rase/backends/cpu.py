@@ -19,6 +19,7 @@ from rase import env, profiling
 from rase.backends import _fork
 from rase.backends._lowering import Lowering, refuse_unknown
 from rase.backends._memory import Arena
+from rase.backends._stacks import file_names, weight_infos
 from rase.backends._threads import decode_threads, prefill_threads
 from rase.backends._weights import PackedWeights, grain, room
 from rase.backends.base import (
@@ -81,7 +82,8 @@ class CpuBackend(Backend):
     def estimate(
         self, graph: Graph, tensors: Mapping[str, TensorInfo], options: CompileOptions
     ) -> MemoryEstimate:
-        plan = self._lower(graph, tensors, options)
+        infos = weight_infos(graph, tensors)
+        plan = self._lower(graph, infos, options)
         widest = max((weight.shape[-1] for weight in graph.weights.values()), default=0)
         workers = max(_threads(options))
         attention = [op for op in graph.ops if isinstance(op, ops.Attention)]
@@ -92,25 +94,26 @@ class CpuBackend(Backend):
         parts = max((op.n_heads * (op.head_dim + 31) for op in attention), default=0)  # as plan.pyx
         shared = 4 * max(2**18, parts * (graph.context_length // 256 + 2))
         return MemoryEstimate(
-            weights=sum(room(self.variant, tensors[name]) for name in graph.weights), pages=plan.page_bytes,
+            weights=sum(room(self.variant, info) for info in infos.values()), pages=plan.page_bytes,
             scratch=plan.scratch_bytes + workers * per_worker + shared, page_tokens=PAGE_TOKENS,
             threads=workers,
-            grain=max((grain(self.variant, tensors[name]) for name in graph.weights), default=1),
+            grain=max((grain(self.variant, info) for info in infos.values()), default=1),
         )  # fmt: skip
 
     def compile(self, graph: Graph, weights: WeightSource, options: CompileOptions) -> Program:
-        plan = self._lower(graph, weights.tensors, options)
+        infos = weight_infos(graph, weights.tensors)
+        plan = self._lower(graph, infos, options)
         threads = _threads(options)
-        packed = PackedWeights(self.variant, weights.tensors, graph.weights)
+        packed = PackedWeights(self.variant, infos, file_names(graph))
         weights.deliver(packed.grains, packed.take, max(threads))
         for rope in plan.ropes:
             if rope.factors is not None:
                 check_rope_factors(rope.factors, packed.arrays[rope.factors])
         return CpuProgram(self.variant, plan, packed, options, threads)
 
-    def _lower(self, graph: Graph, tensors: Mapping[str, TensorInfo], options: CompileOptions) -> Lowering:
+    def _lower(self, graph: Graph, infos: Mapping[str, TensorInfo], options: CompileOptions) -> Lowering:
         refuse_unknown(graph)
-        matrices = {name: tensors[name] for name, weight in graph.weights.items() if len(weight.shape) > 1}
+        matrices = {name: info for name, info in infos.items() if len(info.shape) > 1}
         for name, info in matrices.items():
             if not self.variant.supports(info.format.ggml_id):
                 raise UnsupportedFormat(

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rase.backends._stacks import file_names, weight_infos
 from rase.backends.base import (
     PAGE_TOKENS,
     Backend,
@@ -56,17 +57,21 @@ class ReferenceBackend(Backend):
         largest = max(math.prod(weight.shape) for weight in graph.weights.values())
         row = 16 * widest + graph.vocab_size  # a token's values in use at one time, and its logits
         scratch = 8 * (row * options.max_batch_tokens + largest)  # with one weight as float64
-        grain = max(tensors[name].nbytes for name in graph.weights)
+        grain = max(tensors[name].nbytes for name in file_names(graph))
         return MemoryEstimate(weights=4 * elements, pages=_page_bytes(graph), scratch=scratch, grain=grain)
 
     def compile(self, graph: Graph, weights: WeightSource, options: CompileOptions) -> Program:
         _refuse_unknown_ops(graph)
-        loaded = {}
+        loaded: dict[str, Any] = {}
+        weight_infos(graph, weights.tensors)
 
         def take(info: TensorInfo, _: int, data: memoryview) -> None:
             loaded[info.name] = dequantize(info.format, data, info.shape)
 
-        weights.deliver({name: weights.tensors[name].nbytes for name in graph.weights}, take)
+        weights.deliver({name: weights.tensors[name].nbytes for name in file_names(graph)}, take)
+        for name, weight in graph.weights.items():
+            if weight.parts:
+                loaded[name] = np.stack([loaded.pop(part) for part in weight.parts])
         for op in graph.ops:
             if isinstance(op, ops.Rotate) and op.rope.factors is not None:
                 check_rope_factors(op.rope.factors, loaded[op.rope.factors])

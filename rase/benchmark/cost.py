@@ -46,9 +46,13 @@ def cost_of(graph: Graph, tensors: Mapping[str, TensorInfo]) -> Cost:
             for rows, cols in [weight.shape]
         )
 
+    sizes = {
+        name: sum(tensors[part].nbytes for part in weight.parts or (name,))
+        for name, weight in graph.weights.items()
+    }
     return Cost(
-        file_bytes=sum(tensors[name].nbytes for name in graph.weights),
-        token_bytes=sum(tensors[name].nbytes for name in graph.weights if name not in rows_only),
+        file_bytes=sum(sizes.values()),
+        token_bytes=sum(size for name, size in sizes.items() if name not in rows_only),
         token_flop=flop(read),
         prompt_flop=flop(read - output),
     )

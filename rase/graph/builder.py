@@ -8,7 +8,7 @@ that no op reads means that the file computes something else than this architect
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -71,6 +71,7 @@ class GraphBuilder:
         self._weights: dict[str, Weight] = {}
         self._outputs: dict[str, Value] = {}
         self._left: set[str] = set()
+        self._stacks: dict[str, tuple[str, ...]] = {}
 
     # What an architecture file calls
 
@@ -81,6 +82,15 @@ class GraphBuilder:
     def leave(self, *names: str) -> None:
         """These tensors are known and not needed: the file may hold them."""
         self._left.update(f"{name}.weight" for name in names)
+
+    def leave_layer(self, layer: int) -> None:
+        """All tensors of this layer are known and not needed."""
+        self._left.update(name for name in self.tensors if name.startswith(f"blk.{layer}."))
+
+    def stack(self, name: str, parts: Sequence[str]) -> None:
+        """Let the tensors ``parts`` be the matrices of the stack ``name``, in a file without that tensor."""
+        if not self.has(name):
+            self._stacks[f"{name}.weight"] = tuple(f"{part}.weight" for part in parts)
 
     def embed(self, name: str, *, scale: float = 1.0, axes: tuple[str, str] | None = None) -> Value:
         """Rows of the embedding matrix for the batch's ids -> (tokens, dim)."""
@@ -102,7 +112,7 @@ class GraphBuilder:
     def route(self, x: Value, name: str, k: int, *, renormalize: bool = True, scale: float = 1.0) -> Value:
         """The k experts of each token and their gates -> (tokens, 2k)."""
         weight = self._matrix(name, None)
-        self._expect(weight.name, (weight.shape[0], x.dim))
+        self._fit(weight, x)
         return self._emit(ops.Route, 2 * k, x=x, weight=weight, k=k, renormalize=renormalize, scale=scale)
 
     def linear_routed(self, x: Value, route: Value, *names: str) -> Any:
@@ -110,7 +120,7 @@ class GraphBuilder:
         outs = []
         for name in names:
             weight = self._matrix(name, None)
-            self._expect(weight.name, (*weight.shape[:2], x.dim))
+            self._fit(weight, x)
             outs.append(
                 self._emit(ops.LinearRouted, weight.shape[1], "routed", x=x, route=route, weight=weight)
             )
@@ -194,7 +204,7 @@ class GraphBuilder:
         if tied is not None and not self.has(name):
             name = tied
         weight = self._matrix(name, axes)
-        self._expect(weight.name, (weight.shape[0], x.dim))
+        self._fit(weight, x)
         out = self._emit(ops.Logits, weight.shape[0], rows="outputs", x=x, weight=weight, scale=scale,
                          soft_cap=soft_cap)  # fmt: skip
         self._outputs["logits"] = out
@@ -202,7 +212,8 @@ class GraphBuilder:
 
     def finish(self) -> Graph:
         """The checked graph. Raises ``UnsupportedArchitecture`` for a tensor that no op reads."""
-        unread = [name for name in self.tensors if name not in self._weights and name not in self._left]
+        known = self._left.union(*(weight.parts or (name,) for name, weight in self._weights.items()))
+        unread = [name for name in self.tensors if name not in known]
         if unread:
             raise UnsupportedArchitecture(
                 f"tensors that architecture '{self.architecture}' does not have, such as '{unread[0]}'",
@@ -229,7 +240,7 @@ class GraphBuilder:
 
     def _linear(self, x: Value, name: str, axes: tuple[str, str] | None) -> Value:
         weight = self._matrix(name, axes)
-        self._expect(weight.name, (weight.shape[0], x.dim))
+        self._fit(weight, x)
         bias = f"{name}.bias"
         return self._emit(
             ops.Linear, weight.shape[0], x=x, weight=weight,
@@ -241,22 +252,28 @@ class GraphBuilder:
         return self._weight(f"{name}.weight", tuple(self.sizes[axis] for axis in axes), axes)
 
     def _weight(self, name: str, shape: tuple[int, ...], axes: tuple[str, ...]) -> Weight:
-        self._expect(name, shape)
-        weight = Weight(name, shape, axes)
+        weight = Weight(name, shape, axes, self._stacks.get(name, ()))
+        self._expect(weight, shape)
         return self._weights.setdefault(name, weight)
 
-    def _expect(self, name: str, shape: tuple[int, ...]) -> None:
-        found = self.tensors.get(name)
-        if found is None:
-            raise CorruptModelFile(
-                f"tensor '{name}' is missing", expected=f"shape {shape}", found="no such tensor",
-                hint="The file is incomplete, or its metadata describe another model.", tensor=name,
-            )  # fmt: skip
-        if tuple(found.shape) != shape:
-            raise CorruptModelFile(
-                f"tensor '{name}' has the wrong shape", expected=str(shape), found=str(tuple(found.shape)),
-                hint="The file's metadata and its tensors contradict each other.", tensor=name,
-            )  # fmt: skip
+    def _fit(self, weight: Weight, x: Value) -> None:
+        """The columns that the file's matrix has are the elements of ``x``."""
+        self._expect(weight, (*weight.shape[:-1], x.dim))
+
+    def _expect(self, weight: Weight, shape: tuple[int, ...]) -> None:
+        for name in weight.parts or (weight.name,):
+            found, wanted = self.tensors.get(name), shape[1:] if weight.parts else shape
+            if found is None:
+                raise CorruptModelFile(
+                    f"tensor '{name}' is missing", expected=f"shape {wanted}", found="no such tensor",
+                    hint="The file is incomplete, or its metadata describe another model.", tensor=name,
+                )  # fmt: skip
+            if tuple(found.shape) != wanted:
+                raise CorruptModelFile(
+                    f"tensor '{name}' has the wrong shape", expected=str(wanted),
+                    found=str(tuple(found.shape)), tensor=name,
+                    hint="The file's metadata and its tensors contradict each other.",
+                )  # fmt: skip
 
     def _cache_layer(self, mask: Mask, n_kv_heads: int, head_dim: int) -> tuple[int, int]:
         """Index of the cache group for this mask and shape, and of the new layer in it."""

@@ -36,12 +36,14 @@ class Weight:
     """A tensor of the file. ``axes`` names each dimension of ``shape``; a matrix is ``(out, in)``.
 
     Names in use: vocab, dim, heads (n_heads · head_dim), kv_heads (n_kv_heads · head_dim), hidden, head_dim,
-    n_heads, rope, experts. Tensor parallelism and adapters rewrite a graph by these names.
+    n_heads, rope, experts. Tensor parallelism and adapters rewrite a graph by these names. ``parts`` names
+    the tensors of a stack that the file holds one by one, each of shape ``shape[1:]``.
     """
 
     name: str
     shape: tuple[int, ...]
     axes: tuple[str, ...]
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

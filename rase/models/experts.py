@@ -21,6 +21,9 @@ def mixture(cfg: ModelConfig, g: GraphBuilder, x: Value, layer: int) -> Value:
     k = cfg.keys.integer("expert_used_count")
     if k > cfg.n_experts:
         raise cfg.keys.bad("expert_used_count", f"at most expert_count, {cfg.n_experts}", k)
+    for part in ("gate", "up", "down"):  # files of the first weeks of Mixtral hold one matrix per expert
+        experts = [blk(layer, f"ffn_{part}.{e}") for e in range(cfg.n_experts)]
+        g.stack(blk(layer, f"ffn_{part}_exps"), experts)
     scale = cfg.keys.optional_number("expert_weights_scale") or 1.0
     route = g.route(x, blk(layer, "ffn_gate_inp"), k, scale=scale)
     gate, up = g.linear_routed(x, route, blk(layer, "ffn_gate_exps"), blk(layer, "ffn_up_exps"))
