@@ -78,7 +78,8 @@ _HOMES = {
     ),
     "rase.errors": (
         "BackendError", "BackendUnavailable", "Cancelled", "ChatTemplateError", "ContextLengthExceeded",
-        "CorruptModelFile", "EngineError", "HubError", "InsufficientMemory", "IntegrityMismatch",
+        "CorruptModelFile", "DeadlineExceeded", "EngineError", "HubError", "InsufficientMemory",
+        "IntegrityMismatch",
         "InvalidGenerationConfig", "InvalidLogits", "InvalidModelId", "InvalidRequest", "InvalidSetting",
         "ManifestError", "ModelFileNotFound", "ModelNotFound", "NoChatTemplate", "ServerBusy", "SessionBusy",
         "SourceError", "StoreError", "StoreLocked", "TokenizerError", "UnsupportedArchitecture",

@@ -1,7 +1,8 @@
 """Completion: from messages or a prompt to text, the one pipeline behind HTTP, command line and Python.
 
 ``prepare`` does everything that can be refused: it renders, encodes and checks, and computes nothing. ``run``
-generates. What ``run`` hands to ``on_piece``, joined, is the text of the choice, byte for byte.
+generates and waits, ``start`` generates and does not. What they hand to ``on_piece``, joined by choice, is
+the text of the choice, byte for byte.
 
 Rules: prompt and answer together fill at most the context. A prompt that leaves no room for one token
 (``prompt_tokens >= context_length``) is refused; ``max_tokens`` beyond the room ends with finish reason
@@ -14,11 +15,13 @@ import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from rase.answers import Choice, Completion, FinishReason, Piece, TokenLogprob
+from rase.answers import Choice, Completion, Piece, TokenLogprob
 from rase.engine.config import GenerationConfig
-from rase.errors import Cancelled, ContextLengthExceeded, InvalidRequest, NoChatTemplate
+from rase.errors import ContextLengthExceeded, InvalidRequest, NoChatTemplate
+from rase.running import Running, start
 from rase.text.messages import ChatMessage
 
 if TYPE_CHECKING:
@@ -26,14 +29,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_CHOICES", "MAX_STOPS", "MAX_STOP_LENGTH", "ChatMessage", "Choice", "Completion", "GenerationConfig",
-    "Piece", "Prepared", "TextRequest", "TokenLogprob", "normalise_stop", "prepare", "run",
+    "Piece", "Prepared", "Running", "TextRequest", "TokenLogprob", "normalise_stop", "prepare", "run",
+    "start",
 ]  # fmt: skip
 
 MAX_CHOICES = 16
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 4096  # characters: text is held back by as much while a stop string may still complete
-
-_FINISH: dict[str, FinishReason] = {"MaxTokens": "length", "StopToken": "stop", "Cancelled": "cancelled"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,17 +91,16 @@ def prepare(session: ModelSession, request: TextRequest) -> Prepared:
     param, ids = _encode(session, request)
     if not ids:
         raise InvalidRequest("the prompt is empty", expected="at least one token", found="none", param=param)
-    rows = session.decoder.program.graph.vocab_size
+    rows = session.scheduler.program.graph.vocab_size
     for id in ids:
         if not 0 <= id < rows:
             raise InvalidRequest("token id", expected=f"0 to {rows - 1}", found=id, param=param)
     room = session.context_length - len(ids)
     if room < 1:
         raise ContextLengthExceeded(len(ids), session.context_length, param=param)
-    session.decoder.pool.check_fits(len(ids))
+    session.scheduler.pool.check_fits(len(ids) + 1)
     config = request.config
-    if session.decoder.vocab_size is not None:
-        config.check_vocab(session.decoder.vocab_size)
+    config.check_vocab(session.scheduler.vocab_size)
     ends = tuple(dict.fromkeys((*config.stop_tokens, *sorted(session.end_tokens))))
     return Prepared(ids, replace(config, stop_tokens=ends, max_tokens=min(config.max_tokens, room)), stop, n)
 
@@ -110,95 +111,100 @@ def run(
     on_piece: Callable[[Piece], object] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Completion:
-    """Generate. Waits for the session, evaluates the prompt once and each choice after the other.
+    """Generate, together with whatever else the session computes, and wait for the end.
 
-    ``on_piece`` is called in this thread for every token; returning False stops its choice. ``cancelled`` is
-    asked while waiting, between chunks of the prompt and before each token; when it says True the answer is
-    what there is so far. What a callback raises passes through, and the session can be used again at once.
+    ``on_piece`` is called in this thread for every token of every choice; returning False stops its choice.
+    The model goes on meanwhile, a few tokens ahead. ``cancelled`` is asked in this thread before the start,
+    before each step while there is nothing to hand over, and before each piece; when it says True the answer
+    is what was handed over. What a callback raises passes through, and ends the generation.
 
-    Raises ``SessionBusy`` for a callback that uses the session that calls it, ``InvalidLogits``,
-    ``InsufficientMemory`` and ``BackendError``.
+    Raises what ``Scheduler.submit`` raises, ``InvalidLogits``, ``InsufficientMemory`` and ``BackendError``.
     """
-    from rase.engine import generation
-
-    start = time.perf_counter()
-    done = Completion([], len(prepared.ids), 0, 0, 0.0, 0.0, 0.0, session.id, session.fingerprint)
-    decoder = session.decoder
+    if cancelled is not None and cancelled():
+        return _nothing(session, prepared)
+    if on_piece is None and cancelled is None:
+        return start(session, prepared).result()
+    reader = _Reader(prepared.n, on_piece, cancelled)
+    running = start(
+        session, prepared, reader.push, reader.tick if cancelled is not None else None, reader.done,
+        ahead=reader.ahead if on_piece is not None else None,
+    )  # fmt: skip
+    running.reading = True  # the model stays loaded until the last piece is handed over
     try:
-        with session.lock(cancelled):
-            try:
-                before = time.perf_counter()
-                decoder.cancelled = cancelled
-                logits = decoder.prefill(prepared.ids)
-                first = time.perf_counter()
-                done.prefill_s, done.ttft_s = first - before, first - start
-                for index in range(prepared.n):
-                    decoder.truncate(len(prepared.ids))
-                    text = _ChoiceText(session, prepared, index, on_piece)
-                    result = generation.continue_from(
-                        decoder, logits, prepared.ids, prepared.config, choice=index, cancelled=cancelled,
-                        on_sampled=text.push)  # fmt: skip
-                    done.choices.append(text.finish(result.stop_reason))
-                done.decode_s = time.perf_counter() - first
-            finally:
-                decoder.cancelled = None
-                session.used_at = time.monotonic()
-                decoder.truncate(0)  # the pages go back at once: an idle session holds no conversation
-    except Cancelled:
-        pass
-    for index in range(len(done.choices), prepared.n):  # cancelled while waiting or inside the prompt
-        done.choices.append(Choice(index, "", [], "cancelled", []))
-    done.completion_tokens = sum(len(choice.token_ids) for choice in done.choices)
-    return done
+        reader.read(running)
+    finally:
+        running.cancel()
+        running.reading = False
+        session.used_at = time.monotonic()
+    return reader.cut(running.result())
 
 
-class _ChoiceText:
-    """Turns the tokens of one choice into safe text: whole characters, nothing of a stop string."""
+class _Reader:
+    """Brings pieces from the driver to the thread that waits for them, and answers of its callbacks back."""
+
+    AHEAD = 8  # pieces that the model may be ahead of a callback
 
     def __init__(
-        self, session: ModelSession, prepared: Prepared, index: int,
-        on_piece: Callable[[Piece], object] | None,
-    ) -> None:  # fmt: skip
-        from rase.text.stream import StopText
+        self, n: int, on_piece: Callable[[Piece], object] | None, cancelled: Callable[[], bool] | None
+    ) -> None:
+        self._events: SimpleQueue[Piece | str] = SimpleQueue()
+        self._on_piece, self._cancelled = on_piece, cancelled
+        self._seen: list[list[Piece]] = [[] for _ in range(n)]
+        self._stopped = [False] * n  # by the callback, or with all by the hook
 
-        self._tokenizer, self._on_piece = session.tokenizer, on_piece
-        self._want_logprobs = prepared.config.logprobs is not None
-        self._characters, self._stops = session.tokenizer.stream(), StopText(prepared.stop)
-        self._choice = Choice(index, "", [], "stop", [])
-        self._texts: list[str] = []
-        self._stopped = self._refused = False
+    # On the driver
 
-    def push(self, sampled: Any) -> bool:
-        """Take one token; False ends the choice."""
-        logprobs = [self._logprob(sampled)] if self._want_logprobs else []
-        self._choice.token_ids.append(sampled.id)
-        self._choice.logprobs += logprobs
-        text = self._stops.push(self._characters.push(sampled.id))
-        self._stopped = self._stops.stopped
-        self._emit(text, [sampled.id], logprobs)
-        return not (self._stopped or self._refused)
+    def push(self, piece: Piece) -> bool:
+        """Hand one piece over; False ends its choice."""
+        self._events.put(piece)
+        return not self._stopped[piece.index]
 
-    def finish(self, reason: Any) -> Choice:
-        """Emit what was held back and return the choice."""
-        if not (self._stopped or self._refused):
-            tail = self._stops.push(self._characters.flush())
-            self._emit(tail + ("" if self._stops.stopped else self._stops.finish()), [], [])
-            self._stopped = self._stops.stopped
-        self._choice.finish_reason = "stop" if self._stopped else _FINISH[reason.name]
-        self._choice.text = "".join(self._texts)
-        return self._choice
+    def tick(self) -> bool:
+        """A step begins: let the reader ask its hook. Never cancels by itself."""
+        if self._events.empty():
+            self._events.put("step")
+        return False
 
-    def _emit(self, text: str, ids: list[int], logprobs: list[TokenLogprob]) -> None:
-        if text or ids:
-            self._texts.append(text)
-            if self._on_piece is not None:
-                answer = self._on_piece(Piece(self._choice.index, text, ids, logprobs))
-                self._refused = answer is False
+    def ahead(self) -> bool:
+        """Whether the reader is too far behind."""
+        return self._events.qsize() > self.AHEAD
 
-    def _logprob(self, sampled: Any) -> TokenLogprob:
-        piece = self._tokenizer.piece
-        top = tuple((id, piece(id), value) for id, value in sampled.top)
-        return TokenLogprob(sampled.id, piece(sampled.id), sampled.logprob, top)
+    def done(self, running: object) -> None:
+        """No more will come."""
+        self._events.put("done")
+
+    # In the thread that waits
+
+    def read(self, running: Running) -> None:
+        """Call the callbacks until the generation ends or they end it."""
+        while (event := self._events.get()) != "done":
+            if self._cancelled is not None and self._cancelled():
+                self._stopped = [True] * len(self._stopped)
+                return
+            if isinstance(event, Piece) and not self._stopped[event.index]:
+                self._seen[event.index].append(event)
+                if self._on_piece is not None and self._on_piece(event) is False:
+                    self._stopped[event.index] = True
+            if self._events.qsize() == self.AHEAD // 2:
+                running.request.wake()
+
+    def cut(self, done: Completion) -> Completion:
+        """The completion without what was made after a choice was stopped."""
+        for index, choice in enumerate(done.choices):
+            if self._stopped[index]:
+                seen = self._seen[index]
+                choice.text = "".join(piece.text for piece in seen)
+                choice.token_ids = [id for piece in seen for id in piece.token_ids]
+                choice.logprobs = [entry for piece in seen for entry in piece.logprobs]
+                choice.finish_reason = "cancelled"
+        done.completion_tokens = sum(len(choice.token_ids) for choice in done.choices)
+        return done
+
+
+def _nothing(session: ModelSession, prepared: Prepared) -> Completion:
+    """The completion of a request that was cancelled before it began."""
+    choices = [Choice(index, "", [], "cancelled", []) for index in range(prepared.n)]
+    return Completion(choices, len(prepared.ids), 0, 0, 0.0, 0.0, 0.0, session.id, session.fingerprint)
 
 
 def _encode(session: ModelSession, request: TextRequest) -> tuple[str, list[int]]:

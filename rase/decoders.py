@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 from rase.device import DevicePreference, RuntimeDevice
 from rase.engine.decoder import ProgramDecoder
 from rase.engine.generation import TokenDecoder
+from rase.engine.scheduler import Scheduler
 from rase.errors import ManifestError, UnsupportedArchitecture
 from rase.loading import close_with, load_program
 
@@ -40,9 +41,11 @@ class GgufDecoder(ProgramDecoder):
                 hint="Load it with the decoder of its own architecture.") from None  # fmt: skip
         eos = loaded.metadata.get("tokenizer.ggml.eos_token_id")
         vocab = loaded.metadata.get("tokenizer.ggml.tokens")
-        decoder = cls(loaded.program, loaded.pool, None if vocab is None else len(vocab), eos)
-        close_with(decoder, loaded.program)
-        return decoder
+        scheduler = Scheduler(
+            loaded.program, loaded.pool, vocab_size=None if vocab is None else len(vocab), name="the decoder"
+        )
+        close_with(scheduler, loaded.program)
+        return cls(scheduler, eos)
 
 
 class LlamaGgufDecoder(GgufDecoder):

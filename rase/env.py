@@ -50,6 +50,13 @@ def _bytes(text: str) -> int:
     return int(float(number) * factor ** (" kMGT".index(unit[0]) if unit else 0))
 
 
+def _whole(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
 def _choice(*names: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in names:
@@ -75,6 +82,16 @@ SETTINGS: dict[str, Setting] = {
     "CANDLE_NUM_THREADS": Setting(
         _count, "a whole number, at least 1", None, "Threads for decode where RASE_NUM_THREADS is not set."),
     "RAYON_NUM_THREADS": Setting(_count, "a whole number, at least 1", None, "Threads for prefill."),
+    "RASE_MAX_BATCH_TOKENS": Setting(
+        _count, "a whole number, at least 1", 512, "Tokens that one step of a model computes at most."),
+    "RASE_MAX_BATCH_SEQS": Setting(
+        _count, "a whole number, at least 1", 64, "Sequences of a model that run at one time; others wait."),
+    "RASE_CHUNKED_PREFILL_SIZE": Setting(
+        _whole, "a whole number; 0 for no bound of its own", 0, "Prompt tokens of one step at most."),
+    "RASE_PREFIX_CACHING": Setting(_flag, "0 or 1", True, "Keep computed prefixes for later requests."),
+    "RASE_KV_CACHE": Setting(
+        _bytes, "bytes, or a size such as 12GB", None,
+        "Memory of a model's KV cache; default: four whole contexts, within half of what is free."),
     "RASE_PROFILE": Setting(_flag, "0 or 1", False, "Count the time of each phase; read once per process."),
     "RASE_BACKEND": Setting(
         str, "a backend's name", "cpu",

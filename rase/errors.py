@@ -29,6 +29,7 @@ same facts as data (``error.data``), so that a caller can show them or act on th
     ├── SessionBusy                   the session is in use by the calling thread
     ├── ServerBusy                    the request queue is full
     ├── Cancelled                     the caller gave up before there was a result
+    ├── DeadlineExceeded              the request did not end in time
     └── InvalidSetting                an environment variable or option with a bad value
 """
 
@@ -38,7 +39,8 @@ from typing import Any
 
 __all__ = [
     "BackendError", "BackendUnavailable", "Cancelled", "ChatTemplateError", "ContextLengthExceeded",
-    "CorruptModelFile", "EngineError", "HubError", "InsufficientMemory", "IntegrityMismatch",
+    "CorruptModelFile", "DeadlineExceeded", "EngineError", "HubError", "InsufficientMemory",
+    "IntegrityMismatch",
     "InvalidGenerationConfig", "InvalidLogits", "InvalidModelId", "InvalidRequest", "InvalidSetting",
     "ManifestError", "ModelFileNotFound", "ModelNotFound", "NoChatTemplate", "ServerBusy", "SessionBusy",
     "SourceError", "StoreError", "StoreLocked", "TokenizerError", "UnsupportedArchitecture",
@@ -271,6 +273,12 @@ class Cancelled(EngineError):
     """The caller's ``cancelled`` hook returned true before there was a result (a load, a wait)."""
 
     code = "cancelled"
+
+
+class DeadlineExceeded(EngineError):
+    """The deadline of a request passed before it had ended; ``late_s`` says by how many seconds."""
+
+    code = "deadline_exceeded"
 
 
 class InvalidSetting(EngineError):

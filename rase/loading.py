@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["LoadedProgram", "Progress", "close_with", "load_program", "plan_memory"]
 
 Progress = Callable[[int, int], object]  # bytes done, bytes in all
+CONTEXTS = 4  # whole contexts that the KV cache holds where there is memory: several sequences, and prefixes
 KV_SHARE = 0.9  # of the memory that is left after weights and scratch, at most this part becomes KV cache
 
 
@@ -66,7 +67,10 @@ def load_program(
     from rase.gguf.stream import HashedTensors
 
     backend = device.backend()
-    options = CompileOptions(prefill=env.get("RASE_PREFILL"), numerics=env.get("RASE_NUMERICS"))
+    options = CompileOptions(
+        prefill=env.get("RASE_PREFILL"), numerics=env.get("RASE_NUMERICS"),
+        max_batch_tokens=env.get("RASE_MAX_BATCH_TOKENS"),
+    )  # fmt: skip
     with GgufFile.open(path) as file:
         graph = models.build(file.metadata, file.tensors, architecture, context_length)
         budget = plan_memory(backend, graph, file, options)
@@ -86,8 +90,9 @@ def load_program(
 def plan_memory(backend: Backend, graph: Graph, file: GgufFile, options: CompileOptions) -> int:
     """Return the KV budget in bytes, or raise ``InsufficientMemory`` when weights and one page do not fit.
 
-    The cache grows with use: a long context costs nothing at load. Its budget is what the whole context
-    takes, or ``KV_SHARE`` of the memory that loading leaves.
+    The cache grows with use: a long context costs nothing at load. Its budget is ``RASE_KV_CACHE``, else
+    ``CONTEXTS`` whole contexts within half of the memory that loading leaves; one context may take
+    up to ``KV_SHARE`` of it.
     """
     from rase.gguf.stream import buffer_bytes
 
@@ -100,7 +105,8 @@ def plan_memory(backend: Backend, graph: Graph, file: GgufFile, options: Compile
         raise InsufficientMemory(f"model '{name}'", needed=needed, available=available)
     left = available - needed + estimate.page
     whole = estimate.page * -(-graph.context_length // estimate.page_tokens)
-    return max(estimate.page, min(whole, int(left * KV_SHARE)))
+    wanted = env.get("RASE_KV_CACHE") or max(whole, min(CONTEXTS * whole, left // 2))
+    return max(estimate.page, min(wanted, int(left * KV_SHARE)))
 
 
 def close_with(user: object, program: Program) -> None:

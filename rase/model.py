@@ -103,7 +103,7 @@ def load(
 
 
 class Model:
-    """A loaded model. Calls from several threads wait for each other, first come, first served.
+    """A loaded model. Calls from several threads run together, those of one moment in one pass.
 
     ``chat`` and ``complete`` return an ``Answer``; ``stream`` yields pieces of text; ``achat``, ``acomplete``
     and ``astream`` do the same without blocking the event loop. Options are those of ``Options``;

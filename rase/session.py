@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import rase
 from rase.device import DevicePreference, RuntimeDevice
 from rase.errors import (
-    BackendError,
     IntegrityMismatch,
     InvalidRequest,
     ManifestError,
@@ -24,7 +23,6 @@ from rase.errors import (
 )  # fmt: skip
 from rase.loading import LoadedProgram, Progress, close_with, load_program
 from rase.session_cache import SessionCache
-from rase.session_lock import FifoLock, Hold
 
 if TYPE_CHECKING:
     from rase.engine.decoder import ProgramDecoder
@@ -36,11 +34,12 @@ __all__ = ["ModelSession", "SessionCache"]
 
 
 class ModelSession:
-    """A loaded model. One generation at a time: take ``lock()`` around every use of ``decoder``.
+    """A loaded model. Any number of threads may use it at once: their requests run together.
 
     ====================  ============================================================================
     ``id, manifest``      what was loaded; every file has the hash that the manifest states
-    ``decoder``           the ``ProgramDecoder`` (prefill, decode, truncate)
+    ``scheduler``         runs all requests of the model
+    ``decoder``           a ``ProgramDecoder`` (prefill, decode, truncate) for one user at a time
     ``tokenizer``         the attached tokenizer.json, else the file's own
     ``eos_token``         the end token that the file declares, or None
     ``end_tokens``        all ids that end an answer: end of sequence, of turn, of message
@@ -57,13 +56,16 @@ class ModelSession:
         tokenizer: LocalTokenizer, chat_template: ChatTemplate | None,
     ) -> None:  # fmt: skip
         from rase.engine.decoder import ProgramDecoder
+        from rase.engine.scheduler import Scheduler, limits_from_env
 
         self.id, self.manifest, self.device = manifest.id, manifest, device
         self.tokenizer, self.chat_template = tokenizer, chat_template
         self.eos_token: int | None = tokenizer.eos_id
         self.end_tokens: frozenset[int] = tokenizer.end_ids
-        self.decoder: ProgramDecoder = ProgramDecoder(
-            loaded.program, loaded.pool, tokenizer.vocab_size, self.eos_token)  # fmt: skip
+        self.scheduler: Scheduler = Scheduler(
+            loaded.program, loaded.pool, vocab_size=tokenizer.vocab_size, limits=limits_from_env(),
+            name=f"model '{manifest.id}'")  # fmt: skip
+        self.decoder: ProgramDecoder = ProgramDecoder(self.scheduler, self.eos_token)
         self.context_length: int = loaded.program.graph.context_length
         self.numerics_class: str = loaded.program.numerics_class
         graph = loaded.program.graph
@@ -71,10 +73,9 @@ class ModelSession:
             manifest.sha256, manifest.tokenizer_sha256, graph.architecture, self.context_length,
             chat_template.name if chat_template else None, self.numerics_class, rase.__version__)  # fmt: skip
         self.holders: weakref.WeakSet[Any] = weakref.WeakSet()  # objects for which it stays loaded
+        self.generations: weakref.WeakSet[Any] = weakref.WeakSet()  # each a ``Running`` that has an owner
         self.used_at = time.monotonic()  # when it was last handed out or a generation on it ended
-        self._lock = FifoLock(f"model '{manifest.id}'")
-        self._pid = os.getpid()
-        close_with(self.decoder, loaded.program)
+        close_with(self.scheduler, loaded.program)
 
     @classmethod
     def load(
@@ -172,28 +173,10 @@ class ModelSession:
         template = choose_template(manifest.chat_template, loaded.metadata, loaded.architecture.chat_template)
         return cls(manifest, device, loaded, tokenizer, template)
 
-    def lock(self, cancelled: Callable[[], bool] | None = None) -> Hold:
-        """Return a context manager that waits for this session, first come, first served.
-
-        Raises ``SessionBusy`` when this thread has it already, ``Cancelled`` when ``cancelled()`` turns true
-        while waiting, and ``BackendError`` in a forked child: threads of the parent do not exist there.
-        """
-        if os.getpid() != self._pid:
-            raise BackendError(
-                f"model '{self.id}' was loaded before this process was forked",
-                hint="Load it again in the child (a SessionCache does), or start workers with 'spawn'.",
-            )
-        return self._lock.hold(cancelled)
-
     @property
     def active(self) -> int:
-        """Number of requests that wait or run."""
-        return self._lock.queued + self._lock.locked
-
-    @property
-    def queued(self) -> int:
-        """Number of callers that wait for this session."""
-        return self._lock.queued
+        """Number of generations that wait, run, or are being read."""
+        return sum(generation.active for generation in list(self.generations))
 
     def __repr__(self) -> str:
         return f"<ModelSession {self.id} on {self.device.name}, {self.fingerprint}>"

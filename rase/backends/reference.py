@@ -112,7 +112,8 @@ class ReferenceProgram(Program):
             raise BackendError("this program is closed", hint="Load the model again.")
         batch.check(self)
         values: dict[int, Array] = {}
-        with np.errstate(over="ignore"):  # exp(-x) of a large negative x is infinity, and 1/infinity is right
+        # exp(-x) of a large negative x is infinity, and 1/infinity is right; the sampler refuses NaN.
+        with np.errstate(over="ignore", invalid="ignore"):
             for index, op in enumerate(self.graph.ops):
                 values[op.out.id] = _OPS[type(op)](op, [values[value.id] for value in op.inputs], self, batch)
                 for value in op.inputs:

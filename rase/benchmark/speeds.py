@@ -103,20 +103,22 @@ def measure(
     longest = max([*prompts, *(context + tokens for context in contexts)], default=0)
     if longest > session.context_length:
         raise ContextLengthExceeded(longest, session.context_length)
-    program = session.decoder.program
+    program, scheduler = session.decoder.program, session.scheduler
     buffer = max(1 << 24, min(BUFFER, available_memory() // 4))
-    with session.lock():
-        say("measuring the machine")
-        before = program.limits(buffer)
-        speeds = []
+    say("measuring the machine")
+    before = scheduler.call(lambda: program.limits(buffer))  # between the steps of whoever else is there
+    speeds = []
+    try:
         for count in prompts:
             say(f"prefill of {count} tokens, {rounds} rounds")
             speeds.append(Speed("prefill", 0, count, _prefill(session, count, rounds)))
         for context in contexts:
             say(f"decode behind {context} tokens, {rounds} rounds")
             speeds.append(Speed("decode", context, tokens, _decode(session, context, tokens, rounds)))
-        say("measuring the machine again")
-        limits = before and before.better(program.limits(buffer))
+    finally:
+        session.decoder.close()
+    say("measuring the machine again")
+    limits = before and before.better(scheduler.call(lambda: program.limits(buffer)))
     return Report(
         model=session.id, architecture=program.graph.architecture, numerics_class=session.numerics_class,
         fingerprint=session.fingerprint, cost=_cost(session), limits=limits, load_s=load_s,

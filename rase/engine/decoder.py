@@ -1,71 +1,73 @@
-"""``ProgramDecoder``: the one-sequence view of a ``Program`` that holds its pages, length and roles.
+"""``ProgramDecoder``: the one-sequence ``TokenDecoder`` contract, as a view on a ``Scheduler``.
 
-Prompt tokens run with the role PROMPT in chunks, generated tokens one by one with the role GENERATED. Nothing
-here computes: it fills a ``Batch`` and lets ``Program.run`` do the work without the GIL.
+Each call is a message to the driver and a wait for its logits, so decoders and generations share one program.
+A decoder computes all that it is asked for: it neither uses nor fills the prefix cache. The sequence keeps
+its place in the batch between calls; if it had to give its pages away meanwhile it is computed again, each
+token in its own role, and the logits are the same.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from rase.backends.base import GENERATED, PROMPT, Batch
+from rase.engine.config import GenerationConfig
 from rase.engine.generation import TokenDecoder
-from rase.engine.kv_cache import ABSENT, SequencePages
+from rase.engine.request import Request
+from rase.engine.tokens import check_ids, outside
 from rase.errors import Cancelled, ContextLengthExceeded, InvalidRequest
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from rase.backends.base import Program
     from rase.engine.kv_cache import PagePool
+    from rase.engine.scheduler import Scheduler
 
-__all__ = ["ProgramDecoder", "check_ids"]
+__all__ = ["ProgramDecoder"]
+
+_CONFIG = GenerationConfig()
+_STEP = object()  # the driver is about to compute: time to ask the hook
 
 
 class ProgramDecoder(TokenDecoder):
-    """One sequence over a compiled program.
+    """One sequence over the program of ``scheduler``.
 
-    ``tokenizer_vocab_size`` is the number of ids that the tokenizer knows; the output layer may have more
-    rows (padding), which can be read as prompt ids but are never chosen. ``chunk`` is the most prompt tokens
-    of one step, by default the program's ``max_batch_tokens``; it changes how soon a cancel is noticed, never
-    the logits.
-
-    After any error the decoder is usable: a failed ``prefill`` leaves it empty, a failed ``decode`` leaves it
-    as it was. It is not thread-safe.
+    ``eos`` is the end token of the file, ``cancelled`` as in ``TokenDecoder``: asked in the caller's thread
+    before each step. After any error the decoder is usable: a failed ``prefill`` leaves it empty, a failed
+    ``decode`` leaves it as it was. It is not thread-safe; several decoders of one scheduler are.
     """
 
     def __init__(
-        self,
-        program: Program,
-        pool: PagePool,
-        tokenizer_vocab_size: int | None = None,
-        eos: int | None = None,
-        cancelled: Callable[[], bool] | None = None,
-        chunk: int | None = None,
+        self, scheduler: Scheduler, eos: int | None = None, cancelled: Callable[[], bool] | None = None
     ) -> None:
-        rows = program.graph.vocab_size
-        self.program, self.pool = program, pool
-        self.vocab_size = rows if tokenizer_vocab_size is None else min(tokenizer_vocab_size, rows)
-        self.context_length: int = program.graph.context_length
+        self.scheduler = scheduler
+        self.vocab_size = scheduler.vocab_size
+        self.context_length: int = scheduler.program.graph.context_length
         self.cancelled = cancelled
-        self.length = 0  # positions whose KV is in the cache
-        self._rows = rows
+        self._rows = scheduler.program.graph.vocab_size
         self._eos = eos
-        self._chunk = max(1, min(chunk or program.max_batch_tokens, program.max_batch_tokens))
-        self._pages = SequencePages(pool)
-        groups = len(self._pages.tables)
-        self._table = np.full((groups, 1, 1), ABSENT, np.int32)  # this sequence's page ids by group
-        self._step = Batch(  # the batch of one generated token, filled again for each
-            ids=np.zeros(1, np.int32),
-            positions=np.zeros((1, 1), np.int32),
-            sequences=np.zeros(1, np.int32),
-            page_tables=self._table,
-            roles=np.full(1, GENERATED, np.uint8),
-            logits_rows=np.zeros(1, np.int32),
-        )
+        self._prompt: list[int] = []
+        self._answer: list[int] = []
+        self._held: _Held | None = None  # what the driver has of this sequence
+
+    @property
+    def program(self) -> Program:
+        """The compiled model."""
+        return self.scheduler.program
+
+    @property
+    def pool(self) -> PagePool:
+        """Where the pages come from."""
+        return self.scheduler.pool
+
+    @property
+    def length(self) -> int:
+        """Tokens of the sequence so far."""
+        return len(self._prompt) + len(self._answer)
 
     def eos_token(self) -> int | None:
         """The end token given at construction."""
@@ -77,15 +79,12 @@ class ProgramDecoder(TokenDecoder):
         Raises ``InvalidRequest`` (empty, or ids outside the vocabulary) and ``ContextLengthExceeded`` before
         any compute and without touching the sequence; ``InsufficientMemory``; ``Cancelled`` by the hook.
         """
-        prompt = check_ids(ids, self._rows)
+        prompt = check_ids(ids, self._rows).tolist()
         if len(prompt) > self.context_length:
             raise ContextLengthExceeded(len(prompt), self.context_length, param="prompt")
-        self.truncate(0)
-        try:
-            logits = self._run_prompt(prompt)
-        except BaseException:
-            self.truncate(0)
-            raise
+        self.close()
+        logits = self._logits(prompt, [])
+        self._prompt, self._answer = prompt, []
         return logits
 
     def decode(self, id: int) -> NDArray[np.float32]:
@@ -95,99 +94,85 @@ class ProgramDecoder(TokenDecoder):
         ``ContextLengthExceeded`` when the context is full, ``InsufficientMemory``.
         """
         if not 0 <= id < self._rows:
-            raise _outside(id, self._rows)
+            raise outside(id, self._rows)
         if self.length == 0:
             raise InvalidRequest("decode without a prompt", hint="Call prefill first.")
         if self.length >= self.context_length:
             raise ContextLengthExceeded(self.length + 1, self.context_length)
-        before = self.length
-        try:
-            self._reserve(before + 1)
-            step = self._step
-            step.ids[0] = id
-            step.positions[0, 0] = before
-            logits: NDArray[np.float32] = self.program.run(step)[0]
-        except BaseException:
-            self.truncate(before)
-            raise
-        self.length = before + 1
+        logits = self._logits(self._prompt, [*self._answer, id])
+        self._answer.append(id)
         return logits
 
     def truncate(self, length: int) -> None:
-        """Keep the first ``length`` positions and release the pages beyond them."""
+        """Keep the first ``length`` tokens and release the pages beyond them."""
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot truncate {self.length} positions to {length}")
-        self._pages.truncate(length)
-        self._table[:, 0, -(-length // self.pool.page_tokens) :] = ABSENT
-        self.length = length
+        if length == 0:
+            self.close()
+            return
+        held, self._held = self._held, None  # an interrupt from here on costs the pages, not the tokens
+        del self._answer[max(0, length - len(self._prompt)) :]
+        del self._prompt[length:]
+        if held is not None and not held.request.done:
+            self.scheduler.truncate(held.request, length)
+            self._held = held
 
     def close(self) -> None:
-        """Release all pages. The program and the pool belong to the caller."""
-        self.truncate(0)
+        """Release all pages. The program and the pool belong to the scheduler."""
+        held, self._held = self._held, None
+        self._prompt, self._answer = [], []
+        if held is not None and not held.request.done:
+            held.request.cancel()
 
-    def _run_prompt(self, prompt: NDArray[np.int32]) -> NDArray[np.float32]:
-        last = np.zeros(0, np.int32)
-        logits = np.zeros((0, self._rows), np.float32)
-        for start in range(0, len(prompt), self._chunk):
+    def _logits(self, prompt: list[int], answer: list[int]) -> NDArray[np.float32]:
+        """The logits after ``prompt`` and ``answer``, of which the driver may have all but the last token."""
+        held, self._held = self._held, None  # whatever ends this early, the sequence starts afresh
+        asks = self.cancelled is not None
+        if held is None or held.request.done:
+            held = _Held(self.scheduler, prompt, answer, asks)
+        else:
+            held.request.cancelled = held.tick if asks else None
+            self.scheduler.give(held.request, answer[-1])
+        while True:
             if self.cancelled is not None and self.cancelled():
+                held.request.cancel()
                 raise Cancelled("prefill")
-            piece = prompt[start : start + self._chunk]
-            end = start + len(piece)
-            self._reserve(end)
-            if end == len(prompt):
-                last = np.array([len(piece) - 1], np.int32)
-            logits = self.program.run(
-                Batch(
-                    ids=piece,
-                    positions=np.arange(start, end, dtype=np.int32)[None],
-                    sequences=np.zeros(len(piece), np.int32),
-                    page_tables=self._table,
-                    roles=np.full(len(piece), PROMPT, np.uint8),
-                    logits_rows=last,
-                )
-            )
-            self.length = end
-        result: NDArray[np.float32] = logits[0]
-        return result
-
-    def _reserve(self, length: int) -> None:
-        """Hold pages for ``length`` positions."""
-        have, needed = len(self._pages.tables[0]), -(-length // self.pool.page_tokens)
-        if needed <= have:
-            return
-        self._pages.reserve(length)
-        if needed > self._table.shape[2]:
-            table = np.full((len(self._table), 1, 2 * needed), ABSENT, np.int32)
-            table[:, :, :have] = self._table[:, :, :have]
-            self._table = self._step.page_tables = table
-        self._table[:, 0, have:needed] = [pages[have:needed] for pages in self._pages.tables]
+            row = held.next()
+            if row is not None:
+                self._held = held
+                return row
 
 
-def check_ids(ids: Sequence[int], vocab_size: int) -> NDArray[np.int32]:
-    """Return ``ids`` as int32 ``(n,)``.
+class _Held:
+    """A request that hands out logits instead of choosing from them; dropping it ends it."""
 
-    Raises ``InvalidRequest`` when there are none, when one is not a whole number or is outside
-    0..vocab_size-1.
-    """
-    array = np.asarray(ids)
-    if array.ndim != 1 or array.size == 0:
-        raise InvalidRequest(
-            "the prompt is empty" if array.ndim == 1 else "the prompt is not a list of token ids",
-            expected="at least one token id",
-            hint="Send some text, or a beginning-of-text token.",
-            param="prompt",
-        )
-    if array.dtype.kind not in "iu":
-        raise InvalidRequest(
-            "the prompt is not a list of token ids", found=f"values of type {array.dtype}", param="prompt"
-        )
-    outside = np.flatnonzero((array < 0) | (array >= vocab_size))
-    if outside.size:
-        raise _outside(int(array[outside[0]]), vocab_size)
-    return array.astype(np.int32)
+    def __init__(self, scheduler: Scheduler, prompt: list[int], answer: list[int], asks: bool) -> None:
+        events: SimpleQueue[object] = SimpleQueue()
 
+        def choose(row: NDArray[np.float32], position: int) -> None:
+            events.put(row)
 
-def _outside(id: int, vocab_size: int) -> InvalidRequest:
-    return InvalidRequest(
-        "a token id outside the vocabulary", expected=f"0 to {vocab_size - 1}", found=id, param="prompt"
-    )
+        def tick() -> bool:
+            if events.empty():
+                events.put(_STEP)
+            return False
+
+        def done() -> None:
+            events.put(None)
+
+        self._events, self.tick = events, tick  # the hook costs two changes of thread a step: only if asked
+        self.request = Request(
+            prompt, _CONFIG, answer=answer, choose=choose, cancelled=tick if asks else None, on_done=done,
+            reuse=False,
+        )  # fmt: skip
+        weakref.finalize(self, self.request.cancel).atexit = False
+        scheduler.submit(self.request)
+
+    def next(self) -> NDArray[np.float32] | None:
+        """The logits, or None when a step begins. Raises the error that ended the request."""
+        event = self._events.get()
+        if event is _STEP:
+            return None
+        if event is None:
+            raise self.request.error or Cancelled("the sequence has ended")
+        return event  # type: ignore[return-value]

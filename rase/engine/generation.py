@@ -1,8 +1,7 @@
 """The generation loop: one decoder, one prompt, tokens until something ends it.
 
 The loop knows neither models nor text. A ``TokenDecoder`` gives logits, a ``Sampler`` picks ids, and the loop
-decides when to stop. ``generate`` and ``generate_with`` are the whole of it for one answer; ``continue_from``
-is the part after the prompt, for callers that branch several answers from one prefill.
+decides when to stop. It works with any decoder; whole models run many answers at once (``scheduler``).
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from rase.engine.sampler import Sampled
 
 __all__ = [
-    "GenerationConfig", "GenerationResult", "GenerationStopReason", "TokenDecoder", "continue_from",
-    "generate", "generate_with",
+    "GenerationConfig", "GenerationResult", "GenerationStopReason", "TokenDecoder", "generate",
+    "generate_with",
 ]  # fmt: skip
 
 
@@ -103,7 +102,6 @@ def generate_with(
     biased id outside the vocabulary), ``ContextLengthExceeded``, ``InvalidLogits``, ``InsufficientMemory``,
     and ``SessionBusy`` when a callback generates with the decoder that is calling it.
     """
-    on_sampled = None if on_token is None else lambda sampled: on_token(sampled.id)
     with _Use(decoder, cancelled):
         if cancelled is not None and cancelled():
             return _result([], GenerationStopReason.Cancelled, config)
@@ -115,27 +113,7 @@ def generate_with(
             logits = decoder.prefill(prompt)
         except Cancelled:
             return _result([], GenerationStopReason.Cancelled, config)
-        return _loop(decoder, logits, prompt, config, 0, cancelled, on_sampled)
-
-
-def continue_from(
-    decoder: TokenDecoder,
-    logits: NDArray[np.float32],
-    prompt: Sequence[int],
-    config: GenerationConfig,
-    *,
-    choice: int = 0,
-    cancelled: Callable[[], bool] | None = None,
-    on_sampled: Callable[[Sampled], object] | None = None,
-) -> GenerationResult:
-    """Generate answer number ``choice`` from the ``logits`` that ``decoder.prefill(prompt)`` gave.
-
-    The decoder must hold exactly the prompt, with room for a token behind it (truncate it to the prompt
-    between choices). ``on_sampled`` gets each token with its logprobs, and ends the generation by returning
-    False. Otherwise as ``generate_with``.
-    """
-    with _Use(decoder, cancelled):
-        return _loop(decoder, logits, prompt, config, choice, cancelled, on_sampled)
+        return _loop(decoder, logits, prompt, config, cancelled, on_token)
 
 
 def _loop(
@@ -143,14 +121,13 @@ def _loop(
     logits: NDArray[np.float32],
     prompt: Sequence[int],
     config: GenerationConfig,
-    choice: int,
     cancelled: Callable[[], bool] | None,
-    on_sampled: Callable[[Sampled], object] | None,
+    on_token: Callable[[int], object] | None,
 ) -> GenerationResult:
     from rase.engine.sampler import History, Sampler  # NumPy and a kernel: not needed to make a configuration
 
     size = len(logits) if decoder.vocab_size is None else min(decoder.vocab_size, len(logits))
-    sampler = Sampler(config, size, choice)
+    sampler = Sampler(config, size)
     history = History(prompt, size) if config.penalised else None
     stop_tokens = frozenset(config.stop_tokens)
     chosen: list[Sampled] = []
@@ -165,7 +142,7 @@ def _loop(
         if sampled.id in stop_tokens:
             return _result(chosen, GenerationStopReason.StopToken, config)
         chosen.append(sampled)
-        if on_sampled is not None and on_sampled(sampled) is False:
+        if on_token is not None and on_token(sampled.id) is False:
             return _result(chosen, GenerationStopReason.Cancelled, config)
         if len(chosen) >= limit:
             return _result(chosen, GenerationStopReason.MaxTokens, config)

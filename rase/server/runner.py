@@ -1,12 +1,12 @@
-"""Run requests off the event loop: one lane per model, first come first served, lanes side by side.
+"""Run requests off the event loop: one lane per model, all its requests together, lanes side by side.
 
-A lane has two threads. The first loads the model and prepares requests (renders, encodes, checks), the
-second generates; so a client learns of a bad request while another one generates, and a stream's headers
-leave before its turn comes. A lane takes one running and ``queue_limit`` waiting requests; more raise
-``ServerBusy``.
+A lane has one thread, which loads the model and prepares requests (renders, encodes, checks) in order of
+arrival; the model's scheduler runs what is prepared. So a client learns of a bad request while others
+generate, and a stream's headers leave before its turn comes. A lane takes as many requests as the scheduler
+runs at one time and ``queue_limit`` more; beyond that it raises ``ServerBusy``.
 
-``Job.cancel`` answers whoever waits at once; the thread notices at the next token or prefill chunk, and a job
-that still waits for its turn just leaves the queue.
+``Job.cancel`` answers whoever waits at once; the work ends with the step that is being computed, and a job
+that still waits just leaves the queue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rase.completion import Completion, Piece, TextRequest, prepare, run
+from rase import env
+from rase.completion import Completion, Piece, Prepared, Running, TextRequest, prepare, start
 from rase.errors import ServerBusy
 from rase.server.body import ClientGone
 
@@ -45,8 +46,7 @@ class Job:
         self.done: asyncio.Future[list[Completion]] = self.loop.create_future()
         self.stopped = False
         self.withdraw: Callable[[], None] = lambda: None  # takes the job out of its lane
-        self.session: Any = None
-        self.prepared: list[Any] = []
+        self.running: list[Running] = []  # one for each prompt
         self._pieces: deque[tuple[int, Piece]] = deque()  # (number of the prompt, piece)
         self._more = asyncio.Event()
         self._woken = False
@@ -59,6 +59,8 @@ class Job:
         """Stop the work and let whoever waits see ``error``."""
         self.stopped = True
         self.withdraw()
+        for running in self.running:
+            running.cancel()
         self._settle(error or ClientGone())
 
     async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
@@ -89,7 +91,7 @@ class Job:
         self._woken = False  # before the event: a piece that arrives now calls again
         self._more.set()
 
-    # On a lane's threads
+    # On the lane's thread and the model's
 
     def _post(self, function: Callable[..., object], *values: object) -> None:
         try:
@@ -97,8 +99,8 @@ class Job:
         except RuntimeError:  # the loop is closed: nobody waits any more
             self.stopped = True
 
-    def start(self, started: Started) -> None:
-        """Tell that the request is accepted."""
+    def accept(self, started: Started) -> None:
+        """Tell that the request can run."""
         self._post(self._accept, started)
 
     def push(self, number: int, piece: Piece) -> bool:
@@ -109,39 +111,34 @@ class Job:
             self._post(self._wake)
         return not self.stopped
 
-    def finish(self, outcome: list[Completion] | Exception) -> None:
+    def finish(self, outcome: list[Completion] | BaseException) -> None:
         """Tell the result."""
+        if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
+            outcome = RuntimeError(type(outcome).__name__).with_traceback(outcome.__traceback__)
         self._post(self._settle, outcome)
 
 
 class _Lane:
-    """The queue of one model and the two threads that work on it."""
+    """The requests of one model, and the thread that prepares them."""
 
     def __init__(self, model: str, load: Callable[[Job], Any], limit: int) -> None:
         self.model, self._load, self._limit = model, load, limit
         self._change = threading.Condition()
         self.jobs: set[Job] = set()  # accepted and not finished
         self._incoming: deque[Job] = deque()
-        self._prepared: deque[Job] = deque()
         self._closed = False
-        steps = ((self._incoming, self._prepare), (self._prepared, self._generate))
-        names = (f"rase-prepare-{model}", f"rase-generate-{model}")
-        self.threads = [
-            threading.Thread(target=self._work, args=step, name=name, daemon=True)
-            for step, name in zip(steps, names, strict=True)
-        ]
-        for thread in self.threads:
-            thread.start()
+        self.thread = threading.Thread(target=self._work, name=f"rase-prepare-{model}", daemon=True)
+        self.thread.start()
 
     def admit(self, job: Job) -> None:
         with self._change:
             if self._closed:
                 raise ServerBusy("the server is shutting down")
-            if len(self.jobs) > self._limit:
-                waiting = f"{len(self.jobs) - 1} waiting requests"
+            if len(self.jobs) >= self._limit:
                 raise ServerBusy(
-                    f"the queue of model '{self.model}' is full", found=waiting, hint="Try again later."
-                )
+                    f"the queue of model '{self.model}' is full", found=f"{len(self.jobs)} requests",
+                    hint="Try again later.",
+                )  # fmt: skip
             job.withdraw = lambda: self._withdraw(job)
             self.jobs.add(job)
             self._incoming.append(job)
@@ -155,48 +152,65 @@ class _Lane:
     def _withdraw(self, job: Job) -> None:
         with self._change:
             self.jobs.discard(job)
-            for queue in (self._incoming, self._prepared):
-                if job in queue:
-                    queue.remove(job)
+            if job in self._incoming:
+                self._incoming.remove(job)
 
-    def _work(self, queue: deque[Job], step: Callable[[Job], None]) -> None:
+    def _work(self) -> None:
         while True:
             with self._change:
-                while not queue and not self._closed:
+                while not self._incoming and not self._closed:
                     self._change.wait()
-                if not queue:
+                if not self._incoming:
                     return
-                job = queue.popleft()
+                job = self._incoming.popleft()
             if not job.stopped:
                 try:
-                    step(job)
-                except Exception as error:
-                    self._leave(job, error)
+                    self._run(job)
                 except BaseException as error:  # the thread outlives whatever a request does to it
-                    self._leave(job, RuntimeError(type(error).__name__).with_traceback(error.__traceback__))
+                    self._leave(job, error)
             del job  # an idle lane keeps no request and no session alive
 
-    def _leave(self, job: Job, outcome: list[Completion] | Exception) -> None:
+    def _run(self, job: Job) -> None:
+        session = self._load(job)
+        prepared = [prepare(session, request) for request in job.requests]
+        job.accept(Started(session.id, session.fingerprint))
+        parts = _Parts(len(prepared), lambda outcome: self._leave(job, outcome))
+        job.running = [self._start(session, job, parts, number, one) for number, one in enumerate(prepared)]
+        if job.stopped or parts.over:  # while the list was not there yet
+            for running in job.running:
+                running.cancel()
+            job.running = []
+
+    def _start(self, session: Any, job: Job, parts: _Parts, number: int, prepared: Prepared) -> Running:
+        push = (lambda piece: job.push(number, piece)) if job.stream else None
+        return start(session, prepared, push, lambda: job.stopped, lambda running: parts.end(number, running))
+
+    def _leave(self, job: Job, outcome: list[Completion] | BaseException) -> None:
         with self._change:
             self.jobs.discard(job)
-        job.session, job.prepared = None, []
+        for running in job.running:  # after a fault of one prompt the others are of no use
+            running.cancel()
+        job.running = []
         job.finish(outcome)
 
-    def _prepare(self, job: Job) -> None:
-        job.session = self._load(job)
-        job.prepared = [prepare(job.session, request) for request in job.requests]
-        job.start(Started(job.session.id, job.session.fingerprint))
-        with self._change:
-            if job in self.jobs:
-                self._prepared.append(job)
-                self._change.notify_all()
 
-    def _generate(self, job: Job) -> None:
-        completions = []
-        for number, prepared in enumerate(job.prepared):
-            push = (lambda piece, number=number: job.push(number, piece)) if job.stream else None
-            completions.append(run(job.session, prepared, push, lambda: job.stopped))
-        self._leave(job, completions)
+class _Parts:
+    """The completions of one job, of which each prompt brings one; the last one, or an error, is the end."""
+
+    def __init__(self, count: int, end: Callable[[list[Completion] | BaseException], None]) -> None:
+        self._completions: list[Completion | None] = [None] * count
+        self._end = end
+        self.over = False
+
+    def end(self, number: int, running: Running | None) -> None:
+        """One prompt is through."""
+        if self.over or running is None:
+            return
+        self._completions[number] = running.completion
+        found = [completion for completion in self._completions if completion is not None]
+        if running.error is not None or len(found) == len(self._completions):
+            self.over = True
+            self._end(running.error or found)
 
 
 class Runner:
@@ -217,7 +231,8 @@ class Runner:
             await asyncio.to_thread(self.registry.get, model)
         lane = self._lanes.get(model)
         if lane is None:
-            lane = self._lanes[model] = _Lane(model, self._session, self.queue_limit)
+            together = env.get("RASE_MAX_BATCH_SEQS")
+            lane = self._lanes[model] = _Lane(model, self._session, together + self.queue_limit)
         job = Job(model, requests, stream)
         lane.admit(job)
         return job
@@ -252,5 +267,4 @@ class Runner:
     def join(self, timeout: float = 1.0) -> None:
         """Wait up to ``timeout`` seconds for each thread; belongs off the event loop, after ``close``."""
         for lane in self._lanes.values():
-            for thread in lane.threads:
-                thread.join(timeout)
+            lane.thread.join(timeout)

@@ -17,7 +17,6 @@ from rase.errors import (
     InvalidLogits,
     InvalidRequest,
     NoChatTemplate,
-    SessionBusy,
 )
 from rase.text.messages import ChatMessage
 from tests.support import toys
@@ -67,7 +66,7 @@ def test_choices_differ_repeat_and_the_first_is_that_of_n_1(tiny) -> None:
     three = ask(tiny, n=3, **options)
     assert [choice.index for choice in three.choices] == [0, 1, 2]
     assert len({tuple(choice.token_ids) for choice in three.choices}) == 3
-    assert ask(tiny, n=3, **options).choices == three.choices
+    assert ask(tiny, n=3, **options).choices == three.choices, "the batch decides nothing"
     assert ask(tiny, n=1, **options).choices[0] == three.choices[0]
     assert three.completion_tokens == sum(len(choice.token_ids) for choice in three.choices) == 36
 
@@ -188,7 +187,8 @@ def test_a_callback_that_returns_false_stops_its_choice_only(endless) -> None:
         ("ab", "cancelled"),
         ("abca", "length"),
     ]
-    assert seen == [(0, "a"), (0, "b"), (1, "a"), (1, "b"), (1, "c"), (1, "a")]
+    assert [text for index, text in seen if index == 0] == ["a", "b"]
+    assert [text for index, text in seen if index == 1] == ["a", "b", "c", "a"]
 
 
 @pytest.mark.parametrize("value", [None, True, 0, "", [], 1.5])
@@ -227,7 +227,7 @@ def test_cancelled_between_chunks_of_the_prompt(folder, load) -> None:
     program.run = counted
     done = ask(session, "x" * 2000, cancelled=lambda: len(runs) >= 2)
     assert done.choices[0].finish_reason == "cancelled" and done.completion_tokens == 0
-    assert len(runs) == 2 and sum(runs) < 2000
+    assert 2 <= len(runs) <= 3 and sum(runs) < 2000, "it ends with the step that was under way"
     assert ask(session, max_tokens=2).text == "ab"
 
 
@@ -250,16 +250,10 @@ def test_a_callback_that_raises_leaves_the_session_right(tiny) -> None:
         assert ask(tiny, max_tokens=8).choices == before
 
 
-def test_a_callback_that_generates_again_is_refused_and_the_outer_answer_is_right(endless) -> None:
-    refused = []
-
-    def on_piece(piece: Piece) -> None:
-        with pytest.raises(SessionBusy):
-            ask(endless)
-        refused.append(piece.text)
-
-    assert ask(endless, max_tokens=3, on_piece=on_piece).text == "abc"
-    assert refused == ["a", "b", "c"]
+def test_a_callback_may_use_the_model_that_calls_it(endless) -> None:
+    nested: list[str] = []
+    done = ask(endless, max_tokens=3, on_piece=lambda piece: nested.append(ask(endless, max_tokens=2).text))
+    assert (done.text, nested) == ("abc", ["ab", "ab", "ab"])
 
 
 def test_the_cancel_hook_may_raise_too(endless) -> None:
@@ -271,12 +265,12 @@ def test_the_cancel_hook_may_raise_too(endless) -> None:
     assert ask(endless, max_tokens=3).text == "abc"
 
 
-def test_requests_from_many_threads_are_served_one_by_one_and_right(tiny) -> None:
-    expected = {seed: ask(tiny, temperature=1.0, seed=seed, max_tokens=6).text for seed in range(6)}
+def test_requests_from_many_threads_run_together_and_are_right(tiny) -> None:
+    expected = {seed: ask(tiny, temperature=1.0, seed=seed, max_tokens=12).text for seed in range(8)}
     found: dict[int, str] = {}
 
     def work(seed: int) -> None:
-        found[seed] = ask(tiny, temperature=1.0, seed=seed, max_tokens=6).text
+        found[seed] = ask(tiny, temperature=1.0, seed=seed, max_tokens=12).text
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in expected]
     for thread in threads:
@@ -286,21 +280,23 @@ def test_requests_from_many_threads_are_served_one_by_one_and_right(tiny) -> Non
     assert found == expected
 
 
-def test_a_waiting_request_can_be_cancelled(endless) -> None:
+def test_a_waiting_request_can_be_cancelled(folder, load, monkeypatch) -> None:
+    monkeypatch.setenv("RASE_MAX_BATCH_SEQS", "1")
+    session = load(toys.chain(folder, ["a", "b", "c"], then="a", name="alone"))
     started, release = threading.Event(), threading.Event()
 
     def hold(piece: Piece) -> None:
         started.set()
         release.wait(10)
 
-    first = threading.Thread(target=lambda: ask(endless, max_tokens=2, on_piece=hold))
+    first = threading.Thread(target=lambda: ask(session, max_tokens=20, on_piece=hold))
     first.start()
     assert started.wait(10)
     gone = threading.Event()
     results: list[Completion] = []
-    second = threading.Thread(target=lambda: results.append(ask(endless, cancelled=gone.is_set)))
+    second = threading.Thread(target=lambda: results.append(ask(session, cancelled=gone.is_set)))
     second.start()
-    while endless.queued == 0:
+    while session.scheduler.waiting == 0:
         time.sleep(0.001)
     gone.set()
     second.join(5)
@@ -309,9 +305,13 @@ def test_a_waiting_request_can_be_cancelled(endless) -> None:
     first.join(10)
 
 
-def test_an_idle_session_holds_no_pages(tiny) -> None:
-    ask(tiny, max_tokens=8)
-    assert tiny.decoder.pool.in_use == (0,) and tiny.decoder.length == 0
+def test_an_idle_session_holds_pages_for_its_prefix_cache_only(tiny) -> None:
+    done = ask(tiny, "Hi " * 40, max_tokens=8)
+    assert 0 < tiny.scheduler.pool.in_use[0] <= tiny.scheduler.pool.capacity[0]
+    again = ask(tiny, "Hi " * 40, max_tokens=8)
+    assert again.choices == done.choices and again.cached_tokens == (again.prompt_tokens - 1) // 32 * 32
+    tiny.scheduler.forget_prefixes()
+    assert tiny.scheduler.pool.in_use == (0,)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -320,4 +320,5 @@ def test_a_model_that_gives_no_number_is_an_error_each_time(folder, load, bad) -
     for _ in range(2):
         with pytest.raises(InvalidLogits):
             ask(session)
-    assert session.decoder.pool.in_use == (0,)
+    session.scheduler.forget_prefixes()
+    assert session.scheduler.pool.in_use == (0,)

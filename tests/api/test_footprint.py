@@ -22,6 +22,7 @@ import rase.loading
 from rase import models
 from rase.device import RuntimeDevice
 from rase.engine.decoder import ProgramDecoder
+from rase.engine.scheduler import Scheduler
 from rase.gguf.stream import buffer_bytes
 
 needed = []
@@ -34,7 +35,7 @@ def measured(backend, graph, file, options):
 rase.loading.plan_memory = measured
 before = psutil.Process().memory_info().rss
 loaded = rase.loading.load_program(sys.argv[1], RuntimeDevice.select("cpu"))
-ProgramDecoder(loaded.program, loaded.pool, None).prefill([1, 2, 3])
+ProgramDecoder(Scheduler(loaded.program, loaded.pool)).prefill([1, 2, 3])
 with open("/proc/self/status") as status:  # ru_maxrss begins with the peak of the parent
     peak = 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 print(needed[0], peak - before)

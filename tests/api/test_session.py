@@ -146,7 +146,7 @@ def test_what_does_not_fit_is_refused_before_a_tensor_is_read(manifest: ModelMan
 def test_the_kv_budget_follows_the_memory_that_is_left(manifest: ModelManifest, monkeypatch) -> None:
     roomy = ModelSession.load(manifest)
     (page,) = roomy.decoder.program.page_bytes
-    assert roomy.decoder.pool.capacity == (-(-1024 // 32),), "the whole context fits"
+    assert roomy.decoder.pool.capacity == (4 * 1024 // 32,), "four whole contexts fit"
     with pytest.raises(InsufficientMemory) as caught:
         monkeypatch.setattr(loading, "available_memory", lambda: 0)
         ModelSession.load(manifest)
@@ -243,10 +243,12 @@ def test_the_memory_is_freed_with_the_last_user(manifest: ModelManifest, monkeyp
     closed: list[bool] = []
     program, real = session.decoder.program, session.decoder.program.close
     monkeypatch.setattr(type(program), "close", lambda self: (closed.append(True), real()))
-    decoder = session.decoder
+    answer(session)
+    decoder, thread = session.decoder, session.scheduler._thread
     del session
     assert not closed, "the decoder is still in use"
     del decoder
+    thread.join(10)
     assert closed == [True]
 
 

@@ -126,10 +126,3 @@ def test_a_picture_that_cannot_be_drawn_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(BackendUnavailable, match=r'pip install "rase-llm\[plot\]"'):
         roofline.check(tmp_path / "roof.png")
-
-
-def test_the_session_is_locked_meanwhile(session: ModelSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[bool] = []
-    monkeypatch.setattr(speeds, "_prefill", lambda *_: held.append(session._lock.locked) or (1.0,))
-    measure(session, contexts=())
-    assert held == [True] and not session._lock.locked

@@ -15,6 +15,7 @@ from rase.engine.config import GenerationConfig
 from rase.engine.decoder import ProgramDecoder
 from rase.engine.generation import generate
 from rase.engine.kv_cache import PagePool
+from rase.engine.scheduler import Scheduler
 from rase.errors import CorruptModelFile, EngineError, InvalidLogits, ModelFileNotFound, UnsupportedFormat
 from rase.gguf.formats import format_named
 from rase.gguf.reader import GgufFile
@@ -223,7 +224,7 @@ def first_tokens(path: Path, backend: str) -> list[int]:
         graph = models.build(file.metadata, file.tensors)
         program = backend_named(backend).compile(graph, HashedTensors(file), CompileOptions(threads=1))
     try:
-        decoder = ProgramDecoder(program, PagePool(program, 64 * sum(program.page_bytes)))
+        decoder = ProgramDecoder(Scheduler(program, PagePool(program, 64 * sum(program.page_bytes))))
         with np.errstate(all="ignore"):
             return generate(decoder, PROMPT, GenerationConfig(max_tokens=4, temperature=0.0)).tokens
     finally:

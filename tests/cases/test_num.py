@@ -154,6 +154,7 @@ def test_num_9_padded_ids_are_never_chosen(tmp_path):
     from rase.engine.decoder import ProgramDecoder
     from rase.engine.generation import GenerationConfig, generate
     from rase.engine.kv_cache import PagePool
+    from rase.engine.scheduler import Scheduler
     from rase.gguf.reader import GgufFile
     from rase.gguf.stream import HashedTensors
     from rase.models import build
@@ -165,7 +166,7 @@ def test_num_9_padded_ids_are_never_chosen(tmp_path):
         graph = build(file.metadata, file.tensors)
         program = ReferenceBackend().compile(graph, HashedTensors(file), CompileOptions())
     with program:
-        decoder = ProgramDecoder(program, PagePool(program, 2**20), tokenizer_vocab_size=300)
+        decoder = ProgramDecoder(Scheduler(program, PagePool(program, 2**20), vocab_size=300))
         greedy = GenerationConfig(max_tokens=3, temperature=0, logprobs=5)
         for prompt in ([1, 2], [310]):
             result = generate(decoder, prompt, greedy)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rase.engine.generation import GenerationConfig, continue_from, generate
+from rase.engine.generation import GenerationConfig, generate
+from rase.engine.request import Request
 from rase.errors import InvalidGenerationConfig
+from rase.session import ModelSession
+from tests.support import toys
 from tests.support.decoders import FixedLogits
 
 CHI_SQUARE_1_PERCENT = {1: 6.63, 2: 9.21, 63: 92.01}  # by degrees of freedom
@@ -114,13 +117,18 @@ def test_smp_7_what_is_no_bias_is_refused(bias):
     assert caught.value.param == "logit_bias"
 
 
-def test_smp_9_choices_differ_and_repeat_under_the_seed():
+def test_smp_9_choices_differ_and_repeat_under_the_seed(tmp_path):
     config = GenerationConfig(temperature=0.9, seed=1, max_tokens=30, top_k=None)
-    decoder = FixedLogits(FLAT)
-    logits = decoder.prefill([0])
-    first, second, again = (
-        continue_from(decoder, logits, [0], config, choice=choice).tokens for choice in (0, 1, 1)
-    )
-    assert first != second and second == again
-    assert first == generate(decoder, [0], config).tokens, "choice 0 is what n = 1 gives"
+    session = ModelSession.load_file(toys.logits(tmp_path, FLAT))
+
+    def choices(n: int) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in range(n)]
+        request = Request([0], config, n=n, on_token=lambda choice, sampled: found[choice].append(sampled.id))
+        session.scheduler.submit(request)
+        assert request.wait(60)
+        return found
+
+    first, second, third = choices(3)
+    assert first != second != third != first and choices(2) == [first, second]
+    assert choices(1) == [first], "choice 0 is what n = 1 gives"
     assert chi_square(first + second, 64) < CHI_SQUARE_1_PERCENT[63]

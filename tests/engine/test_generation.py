@@ -8,7 +8,6 @@ from rase.engine import generation
 from rase.engine.generation import (
     GenerationConfig,
     GenerationStopReason,
-    continue_from,
     generate,
     generate_with,
 )
@@ -178,16 +177,6 @@ def test_logprobs_come_with_each_token_when_asked_for():
     result = generate(FixedLogits([0, 1, 2]), [0], config)
     assert [sampled.id for sampled in result.logprobs] == result.tokens == [2, 2]
     assert [id for id, _ in result.logprobs[0].top] == [2, 1]
-
-
-def test_choices_continue_from_one_prefill():
-    decoder = FixedLogits([0.0] * 64)
-    config = GenerationConfig(temperature=1.0, max_tokens=20, seed=1)
-    whole = generate(decoder, [5, 6], config)
-    logits = decoder.prefill([5, 6])
-    choices = [continue_from(decoder, logits, [5, 6], config, choice=choice).tokens for choice in (0, 1, 0)]
-    assert choices[0] == choices[2] == whole.tokens
-    assert choices[0] != choices[1]
 
 
 def test_penalties_see_the_prompt_and_the_answer():

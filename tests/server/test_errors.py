@@ -30,7 +30,7 @@ STATUS = {
     "ModelNotFound": 404, "InvalidModelId": 404, "ModelFileNotFound": 422, "UnsupportedFormat": 422,
     "UnsupportedArchitecture": 422, "CorruptModelFile": 422, "ManifestError": 422, "IntegrityMismatch": 422,
     "TokenizerError": 422, "InsufficientMemory": 507, "BackendUnavailable": 501, "ServerBusy": 503,
-    "SessionBusy": 503, "StoreLocked": 503,
+    "SessionBusy": 503, "StoreLocked": 503, "DeadlineExceeded": 504,
 }  # fmt: skip
 
 

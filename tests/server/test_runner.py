@@ -1,4 +1,4 @@
-"""Lanes: order, bounds, cancellation, two models at once, faults, and a live event loop."""
+"""Lanes: order, bounds, cancellation, models and requests side by side, faults, and a live event loop."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ QUEUE = 3
 STEP = 0.01  # seconds that each token takes with the brake on
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_at_a_time() -> Iterator[None]:
+    """Models that are loaded in these tests run one request at a time, so that others wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RASE_MAX_BATCH_SEQS", "1")
+        yield
+
+
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Models ``endless`` and ``other`` never stop by themselves."""
@@ -38,7 +46,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 class Brake:
-    """Slows every token down, counts them, and notes in which order requests started."""
+    """Slows every step down, counts them, and notes in which order requests reached the scheduler."""
 
     def __init__(self) -> None:
         self.steps, self.order, self.hold = 0, [], threading.Event()
@@ -47,9 +55,9 @@ class Brake:
 
 @pytest.fixture
 def brake(monkeypatch: pytest.MonkeyPatch) -> Brake:
-    state, real = Brake(), lanes.run
+    state, real = Brake(), lanes.start
 
-    def run(session: Any, prepared: Any, on_piece: Any, cancelled: Any) -> Any:
+    def start(session: Any, prepared: Any, on_piece: Any, cancelled: Any, on_done: Any) -> Any:
         state.order.append(prepared.config.seed)
         if state.fault is not None:
             raise state.fault
@@ -59,9 +67,9 @@ def brake(monkeypatch: pytest.MonkeyPatch) -> Brake:
             time.sleep(STEP)
             return bool(cancelled())
 
-        return real(session, prepared, on_piece, asked)
+        return real(session, prepared, on_piece, asked, on_done)
 
-    monkeypatch.setattr(lanes, "run", run)
+    monkeypatch.setattr(lanes, "start", start)
     return state
 
 
@@ -158,7 +166,7 @@ def test_a_waiting_stream_has_its_headers_and_pings(tmp_path: Path, brake: Brake
             seen = b""
             while seen.count(b": ping\n\n") < 3:
                 seen += waiting.recv(4096)
-            assert b"200 OK" in seen and b'"role":"assistant"' in seen and brake.order == [0]
+            assert b"200 OK" in seen and b'"role":"assistant"' in seen and b'"content":"one' not in seen
 
 
 def test_a_fault_inside_is_one_500_and_the_lane_lives(slow: RunningServer, brake: Brake) -> None:
@@ -174,7 +182,7 @@ def test_a_fault_inside_is_one_500_and_the_lane_lives(slow: RunningServer, brake
         and b"DONE" not in streamed.body
     )
     assert not [line for line in slow.log if "secret" in line or "Traceback" in line]
-    assert [line for line in slow.log if "internal error: RuntimeError in run:" in line]
+    assert [line for line in slow.log if "internal error: RuntimeError in start:" in line]
     for fault in (SystemExit("out"), KeyboardInterrupt(), MemoryError()):
         brake.fault = fault  # type: ignore[assignment]
         assert slow.chat("endless", max_tokens=2).status == 500
@@ -224,3 +232,28 @@ def test_an_idle_lane_keeps_no_session(tmp_path: Path) -> None:
         cache.clear()
         wait_until(lambda: gc.collect() is not None and session() is None)
         assert server.chat("tiny", max_tokens=2).status == 200
+
+
+def test_a_fault_of_the_model_is_one_500_and_the_next_answer_is_right(
+    slow: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rase.backends.cpu import CpuProgram
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CpuProgram, "run", lambda self, batch: 1 / 0)
+        answer = slow.chat("endless", max_tokens=2)
+        assert (answer.status, answer.error["code"]) == (500, "internal_error")
+    assert slow.chat("endless", max_tokens=2).text == "one two "
+
+
+def test_requests_of_one_model_run_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RASE_MAX_BATCH_SEQS", "8")
+    words = toys.toy_bpe(words=["one ", "two "])
+    chain = toys.chain(tmp_path, ["one ", "two "], then="one ", tokenizer=words, context_length=100_000)
+    with running(tmp_path, {"endless": chain}) as server:
+        with contextlib.closing(start(server, endless(stream=True))) as sock:
+            sock.recv(1)
+            for _ in range(3):
+                assert server.chat("endless", max_tokens=2).text == "one two "
+            assert server.jobs("endless") == 1
+        wait_until(lambda: server.jobs("endless") == 0)

@@ -15,16 +15,16 @@ from tests.support.http_server import wait_until
 
 __all__ = ["ServerProcess", "serving"]
 
-# The brake makes every token take 10 ms, so that a stream lasts as long as a test needs.
+# The brake makes every step take 10 ms, so that a stream lasts as long as a test needs.
 _CODE = """
 import sys, time
 from rase.server import runner
 from rase.server.serve import serve
 
-real = runner.run
-def run(session, prepared, on_piece, cancelled):
-    return real(session, prepared, on_piece, lambda: (time.sleep({step}), cancelled())[1])
-runner.run = run
+real = runner.start
+def start(session, prepared, on_piece, cancelled, on_done):
+    return real(session, prepared, on_piece, lambda: (time.sleep({step}), cancelled())[1], on_done)
+runner.start = start
 sys.exit(serve({store!r}, port={port}, drain_s={drain_s}))
 """
 
