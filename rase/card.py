@@ -15,6 +15,7 @@ from rase.errors import EngineError
 
 if TYPE_CHECKING:
     from rase.gguf.formats import TensorInfo
+    from rase.gguf.modelfile import ModelFile
     from rase.graph.ops import Graph
     from rase.registry.manifest import ModelManifest
 
@@ -38,10 +39,10 @@ def model_card(manifest: ModelManifest) -> dict[str, Any]:
     """
     from rase import models
     from rase.backends.base import CompileOptions
-    from rase.gguf.reader import GgufFile
+    from rase.models.files import open_model
     from rase.text.select import choose_template
 
-    with GgufFile.open(manifest.weights) as file:
+    with open_model(manifest.weights) as file:
         graph = models.build(file.metadata, file.tensors, manifest.architecture, manifest.context_length)
         named = models.resolve(manifest.architecture or graph.architecture)
         template = choose_template(manifest.chat_template, file.metadata, named.chat_template)
@@ -54,7 +55,7 @@ def model_card(manifest: ModelManifest) -> dict[str, Any]:
             "parameters": sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
             "groups": _groups(file.tensors),
             "template": template.name if template else None,
-            "tokenizer": "attached" if manifest.tokenizer else file.metadata.get("tokenizer.ggml.model"),
+            "tokenizer": _tokenizer(manifest, file),
             "general": _general(file.metadata),
             "memory": {
                 "load": estimate.weights + estimate.scratch,
@@ -89,6 +90,12 @@ def card_lines(manifest: ModelManifest, size: Any) -> list[str]:
     ]
     width = max(len(name) for name, _ in rows)
     return [f"{name.ljust(width)}  {text}" for name, text in rows]
+
+
+def _tokenizer(manifest: ModelManifest, file: ModelFile) -> str | None:
+    if manifest.tokenizer is not None or file.tokenizer_json is not None:
+        return "attached" if manifest.tokenizer else "tokenizer.json"
+    return file.metadata.get("tokenizer.ggml.model")
 
 
 def _windows(graph: Graph) -> dict[str, int]:

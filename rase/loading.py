@@ -1,4 +1,4 @@
-"""Loading: a GGUF file becomes a compiled program, planned from metadata and hashed while it is read.
+"""Loading: a model file becomes a compiled program, planned from metadata and hashed while it is read.
 
 Order matters: the architecture, every shape and the memory that the model will take are checked before a byte
 of tensor data is read, and what is compiled is the very buffer that was hashed.
@@ -20,7 +20,7 @@ from rase.memory import available_memory
 if TYPE_CHECKING:
     from rase.backends.base import Backend, CompileOptions, Program
     from rase.engine.kv_cache import PagePool
-    from rase.gguf.reader import GgufFile
+    from rase.gguf.modelfile import ModelFile
     from rase.graph.ops import Graph
     from rase.models import Architecture
 
@@ -39,7 +39,10 @@ class LoadedProgram:
     pool: PagePool
     architecture: Architecture
     metadata: Mapping[str, Any]
-    paths: tuple[str, ...]  # of the shards
+    tokenizer_json: bytes | None  # one that is part of the model
+    format: str
+    location: str  # absolute: the first file, or the folder of the files
+    paths: tuple[str, ...]  # of the files
     sizes: tuple[int, ...]  # bytes of each
     digests: tuple[str, ...]  # SHA-256 of each, of the bytes that were read
 
@@ -53,33 +56,33 @@ def load_program(
     progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> LoadedProgram:
-    """Open, check, plan and compile the model file ``path`` (any shard of a split file).
+    """Open, check, plan and compile the model ``path``: a GGUF file (any shard), or a safetensors folder.
 
     ``architecture`` is a registered name or alias; without it the file's own ``general.architecture`` counts.
-    ``context_length`` bounds the context below the file's own. Raises what the GGUF reader, the architecture
+    ``context_length`` bounds the context below the file's own. Raises what the reader, the architecture
     and the backend raise, ``ManifestError`` when the file is of another architecture than ``architecture``,
     ``InsufficientMemory`` before any tensor is read, and ``Cancelled``.
     """
     from rase import models
     from rase.backends.base import CompileOptions
     from rase.engine.kv_cache import PagePool
-    from rase.gguf.reader import GgufFile
-    from rase.gguf.stream import HashedTensors
+    from rase.models.files import open_model
 
     backend = device.backend()
     options = CompileOptions(
         prefill=env.get("RASE_PREFILL"), numerics=env.get("RASE_NUMERICS"),
         max_batch_tokens=env.get("RASE_MAX_BATCH_TOKENS"),
     )  # fmt: skip
-    with GgufFile.open(path) as file:
+    with open_model(path) as file:
         graph = models.build(file.metadata, file.tensors, architecture, context_length)
         budget = plan_memory(backend, graph, file, options)
-        weights = HashedTensors(file, progress, cancelled)
+        weights = file.source(progress, cancelled)
         program = backend.compile(graph, weights, options)
         try:
             named = models.resolve(architecture or graph.architecture)
             return LoadedProgram(
-                program, PagePool(program, budget), named, file.metadata,
+                program, PagePool(program, budget), named, file.metadata, file.tokenizer_json,
+                file.format, file.location,
                 tuple(os.fspath(shard.path) for shard in file.shards),
                 tuple(shard.size for shard in file.shards), weights.digests)  # fmt: skip
         except BaseException:
@@ -87,7 +90,7 @@ def load_program(
             raise
 
 
-def plan_memory(backend: Backend, graph: Graph, file: GgufFile, options: CompileOptions) -> int:
+def plan_memory(backend: Backend, graph: Graph, file: ModelFile, options: CompileOptions) -> int:
     """Return the KV budget in bytes, or raise ``InsufficientMemory`` when weights and one page do not fit.
 
     The cache grows with use: a long context costs nothing at load. Its budget is ``RASE_KV_CACHE``, else
@@ -99,7 +102,7 @@ def plan_memory(backend: Backend, graph: Graph, file: GgufFile, options: Compile
     estimate = backend.estimate(graph, file.tensors, options)
     available = available_memory()
     reading = buffer_bytes(file, estimate.grain, estimate.threads)  # what is hashed and compiled
-    needed = estimate.weights + estimate.scratch + reading + estimate.page
+    needed = estimate.weights + estimate.scratch + reading + file.working_bytes + estimate.page
     if needed > available:
         name = os.fspath(file.shards[0].path)
         raise InsufficientMemory(f"model '{name}'", needed=needed, available=available)

@@ -73,7 +73,7 @@ def load(
     chat_template: str | None = None,
     progress: Progress | None = None,
 ) -> Model:
-    """Load a registered model by id, or a ``.gguf`` file by its path.
+    """Load a registered model by id, or a ``.gguf`` file or a safetensors folder by its path.
 
     An id is looked up in ``store`` (default: ``RASE_STORE``, else the user's data folder), verified, and
     loaded once per process: two ``Model`` objects share one session. A path (a ``Path``, or text that ends in
@@ -91,8 +91,8 @@ def load(
         "chat_template": chat_template}  # fmt: skip
     text = path_text(id_or_path, "model")
     if not isinstance(id_or_path, str) or text.endswith(".gguf") or os.sep in text:
-        if not Path(text).is_file():
-            raise ModelFileNotFound(f"'{text}'", expected="a GGUF file", found="none", hint="Check the path.")
+        if not Path(text).exists():
+            raise ModelFileNotFound(f"'{text}'", expected="a model", found="none", hint="Check the path.")
         return Model(ModelSession.load_file(text, device, progress=progress, **given))  # type: ignore[arg-type]
     for name, value in given.items():
         if value is not None:

@@ -94,10 +94,10 @@ class ModelSession:
         """
         from rase.registry.manifest import ModelFormat, ModelKind
 
-        if manifest.format is not ModelFormat.GGUF:
+        if manifest.format is not ModelFormat.GGUF and not manifest.files:
             raise UnsupportedFormat(
-                f"model '{manifest.id}' cannot run", expected="format gguf", found=manifest.format.value,
-                hint="Other formats can be registered and verified; convert the model to GGUF to run it.",
+                f"model '{manifest.id}' cannot run", expected="a GGUF file, or a folder with its config.json",
+                found="one safetensors file", hint="Register the folder that holds it.",
             )  # fmt: skip
         if manifest.kind is not ModelKind.GENERATOR:
             raise InvalidRequest(
@@ -127,7 +127,7 @@ class ModelSession:
         progress: Progress | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> ModelSession:
-        """Load a GGUF file without a store: the manifest is made of the hashes of what was read.
+        """Load a model without a store: the manifest is made of the hashes of what was read.
 
         Raises what ``load`` raises, but ``IntegrityMismatch``: nothing states what the hashes should be.
         """
@@ -145,8 +145,8 @@ class ModelSession:
                 for shard, size, digest in zip(paths, loaded.sizes, loaded.digests, strict=True))  # fmt: skip
             several = len(files) > 1
             manifest = ModelManifest(
-                id=_id_of(Path(paths[0])), kind=ModelKind.GENERATOR, format=ModelFormat.GGUF,
-                weights=paths[0],
+                id=_id_of(Path(loaded.location)), kind=ModelKind.GENERATOR, format=ModelFormat(loaded.format),
+                weights=loaded.location,
                 sha256=list_digest(files, os.path.dirname(paths[0])) if several else files[0].sha256,
                 architecture=architecture, context_length=context_length, chat_template=chat_template,
                 files=files if several else (),
@@ -203,6 +203,8 @@ def _tokenizer(manifest: ModelManifest, loaded: LoadedProgram) -> LocalTokenizer
     from rase.registry.inputs import tokenizer_bytes
     from rase.text.tokenizer import LocalTokenizer
 
+    if manifest.tokenizer is None and loaded.tokenizer_json is not None:
+        return LocalTokenizer.from_json(loaded.tokenizer_json).with_metadata(loaded.metadata)
     if manifest.tokenizer is None:
         return LocalTokenizer.from_gguf(loaded.metadata)
     data = tokenizer_bytes(manifest.tokenizer)

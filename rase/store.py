@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from rase.registry import store
 
 if TYPE_CHECKING:
     from rase.gguf.reader import GgufFile
+    from rase.safetensors.folder import SafetensorsFolder
 
 __all__ = ["ModelRegistry", "open_store"]
 
@@ -23,10 +25,16 @@ class ModelRegistry(store.ModelRegistry):
     missing tensor or a wrong shape is an error then, and not at the first question.
     """
 
-    def check(self, file: GgufFile, architecture: str | None, context_length: int | None) -> None:
+    def check(
+        self, file: GgufFile | SafetensorsFolder, architecture: str | None, context_length: int | None
+    ) -> Mapping[str, Any]:
         from rase import models
+        from rase.models.files import open_folder
+        from rase.safetensors.folder import SafetensorsFolder
 
-        models.build(file.metadata, file.tensors, architecture, context_length)
+        model = open_folder(file) if isinstance(file, SafetensorsFolder) else file
+        models.build(model.metadata, model.tensors, architecture, context_length)
+        return model.metadata
 
 
 def open_store(root: str | os.PathLike[str] | None = None) -> ModelRegistry:

@@ -155,7 +155,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _cost(session: ModelSession) -> Cost:
-    from rase.gguf.reader import GgufFile
+    from rase.models.files import open_model
 
-    with GgufFile.open(session.manifest.weights) as file:
+    with open_model(session.manifest.weights) as file:
         return cost_of(session.decoder.program.graph, file.tensors)

@@ -1,4 +1,4 @@
-"""Loads the model that a command names: an id of the store, or a GGUF file."""
+"""Loads the model that a command names: an id of the store, a GGUF file, or a safetensors folder."""
 
 from __future__ import annotations
 

@@ -62,7 +62,8 @@ def import_model(
 ) -> None:  # fmt: skip
     """Register the file PATH: check that it can run, hash it, write a manifest. The file stays where it is.
 
-    PATH is a GGUF file (any shard of a split one), or a safetensors file or folder, which is only hashed.
+    PATH is a GGUF file (any shard of a split one), or a folder in the layout of transformers: config.json,
+    safetensors files, tokenizer.json. A safetensors file without those is only hashed.
     """
     store = settings().open_store()
     with Progress() as progress:
@@ -170,5 +171,5 @@ def _report(result: ImportedModel, as_json: bool) -> None:
     click.echo(f"SHA-256 {manifest.sha256}")
     if result.replaced is not None and result.replaced.tokenizer and not manifest.tokenizer:
         hint("The tokenizer that was attached before is not any more: see 'rase model attach-tokenizer'.")
-    if manifest.format == "gguf" and manifest.kind == "generator":
+    if manifest.context_length is not None and manifest.kind == "generator":
         hint(f'Try: rase run {manifest.id} "Hello"')

@@ -41,6 +41,8 @@ def list_models(as_json: bool) -> None:
     table = [("ID", "ARCHITECTURE", "CONTEXT", "SIZE", "FORMAT", "TOKENIZER", "TEMPLATE")] if good else []
     for manifest in good:
         own = "in the file" if manifest.format == "gguf" else "-"
+        if any(file.path.endswith("tokenizer.json") for file in manifest.files):
+            own = "in the folder"
         table.append((
             manifest.id, printable(manifest.architecture or "-"), str(manifest.context_length or "-"),
             size_text(weights_size(manifest)), str(manifest.format),

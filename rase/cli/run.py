@@ -96,11 +96,16 @@ def run(
     return asker.once(text, system, raw=raw, stats=stats, as_json=as_json)
 
 
+def _is_folder(word: str) -> bool:
+    """Whether a word is the path of a model's folder; "and/or" is a question's."""
+    return os.sep in word and os.path.isdir(word)
+
+
 def _split(store: ModelRegistry, words: tuple[str, ...], chosen: str | None) -> tuple[str, str]:
     """(model, question): the first word is the model where it can be one."""
     if chosen is not None:
         return chosen, " ".join(words)
-    if words and (words[0].endswith(".gguf") or os.path.isfile(words[0])):
+    if words and (words[0].endswith(".gguf") or os.path.isfile(words[0]) or _is_folder(words[0])):
         return words[0], " ".join(words[1:])
     ids = store.ids()
     named = bool(words) and _ID.fullmatch(words[0]) is not None

@@ -7,14 +7,18 @@ bounds: nothing is allocated for a count, length, offset or shape that the size 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rase.gguf.files import InputFile
 from rase.gguf.formats import TensorInfo
 from rase.gguf.header import Header, read_header
 from rase.gguf.split import shard_paths
+
+if TYPE_CHECKING:
+    from rase.gguf.stream import HashedTensors
 
 __all__ = ["GgufFile", "Shard"]
 
@@ -28,7 +32,7 @@ class Shard:
     path: Path
     size: int
     header: bytes
-    file: InputFile  # open as long as the ``GgufFile`` is
+    file: InputFile  # open as long as the model is
 
 
 class GgufFile:
@@ -39,6 +43,10 @@ class GgufFile:
     ``tensors`` is in file order: by shard, then by offset. Reading is safe from several threads.
     """
 
+    format = "gguf"
+    tokenizer_json: bytes | None = None  # the tokenizer is in the metadata
+    working_bytes = 0
+    location: str
     metadata: dict[str, Any]
     types: dict[str, str]
     tensors: dict[str, TensorInfo]
@@ -48,6 +56,7 @@ class GgufFile:
 
     def __init__(self, shards: list[Shard], headers: list[Header]) -> None:
         self.shards = tuple(shards)
+        self.location = os.path.abspath(shards[0].path)
         self.version, self.alignment = headers[0].version, headers[0].alignment
         self.metadata, self.types = _merge_metadata(shards, headers)
         self.tensors = _merge_tensors(shards, headers)
@@ -84,6 +93,24 @@ class GgufFile:
     def read(self, info: TensorInfo) -> bytes:
         """The bytes of one tensor; ``CorruptModelFile`` when the file has shrunk since it was opened."""
         return self.shards[info.shard].file.read(info.offset, info.nbytes, f"tensor '{info.name}'")
+
+    def rows(self, info: TensorInfo, size: int) -> Iterator[bytes]:
+        """The bytes of one tensor in pieces of whole rows, about ``size`` bytes each; raises as ``read``."""
+        row = info.format.row_bytes(info.shape[-1])
+        step = max(size // row, 1) * row
+        for start in range(0, info.nbytes, step):
+            length = min(step, info.nbytes - start)
+            yield self.shards[info.shard].file.read(info.offset + start, length, f"tensor '{info.name}'")
+
+    def source(
+        self,
+        progress: Callable[[int, int], object] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> HashedTensors:
+        """One pass over all files that hands out tensors and hashes every byte."""
+        from rase.gguf.stream import HashedTensors
+
+        return HashedTensors(self, progress, cancelled)
 
     def close(self) -> None:
         """Close all files; a second call does nothing."""

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from rase.errors import Cancelled
 from rase.gguf.formats import TensorInfo
+from rase.gguf.modelfile import StoredTensors
 from rase.gguf.pipeline import Pipeline, Slice, Take
-from rase.gguf.reader import GgufFile, Shard
+from rase.gguf.reader import Shard
 
 __all__ = ["MAX_THREADS", "SLICE", "HashedTensors", "buffer_bytes"]
 
@@ -22,7 +23,7 @@ MAX_THREADS = 4  # one hashes at about 2 GB/s; more than three others cannot run
 
 
 class HashedTensors:
-    """A weight source over an open ``GgufFile``; ``deliver`` may run once.
+    """A weight source over open files; ``deliver`` may run once.
 
     ``progress(done, total)`` is called in bytes over all shards, ``cancelled()`` makes ``deliver`` raise
     ``Cancelled`` when it says True; both many times a second, in the thread that called ``deliver``.
@@ -30,7 +31,7 @@ class HashedTensors:
 
     def __init__(
         self,
-        file: GgufFile,
+        file: StoredTensors,
         progress: Callable[[int, int], object] | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> None:
@@ -93,7 +94,7 @@ class HashedTensors:
         self._digests = tuple(digest.hexdigest() for digest in digests)
 
 
-def buffer_bytes(file: GgufFile, grain: int, threads: int) -> int:
+def buffer_bytes(file: StoredTensors, grain: int, threads: int) -> int:
     """Most bytes that ``deliver`` holds at a time when the largest grain is ``grain``."""
     largest = min(SLICE, max(shard.size for shard in file.shards))
     return min(max(threads, 1), MAX_THREADS) * max(grain, largest)

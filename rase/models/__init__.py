@@ -3,6 +3,7 @@
 An architecture is one file here. It exports ``NAMES`` (values of GGUF's ``general.architecture``),
 ``CHAT_TEMPLATE`` (the template of a file that has none, or None), ``ALIASES`` (further names that a user may
 say, each with its template) and ``build(cfg, g)``, which writes the forward pass onto the builder ``g``.
+``CHECKPOINTS``, where it has any, say how folders of safetensors files hold the same models.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from rase.checkpoint.mapping import Checkpoint
 from rase.errors import CorruptModelFile, ManifestError, UnsupportedArchitecture
 from rase.graph.builder import GraphBuilder, Shaped
 from rase.graph.ops import Graph
 from rase.models.config import ModelConfig
 
-__all__ = ["Architecture", "build", "names", "resolve"]
+__all__ = ["Architecture", "build", "checkpoints", "names", "resolve"]
 
 # Architectures that people ask for and that are refused for a reason worth saying.
 _REFUSED = {
@@ -44,6 +46,15 @@ class Architecture:
 def names() -> tuple[str, ...]:
     """Every name and alias that ``resolve`` accepts, sorted."""
     return tuple(sorted(_table()))
+
+
+def checkpoints() -> dict[str, tuple[str, Checkpoint]]:
+    """For each value of "architectures" in a config.json: the GGUF name, and what its folders are like."""
+    found: dict[str, tuple[str, Checkpoint]] = {}
+    for architecture in _table().values():
+        for checkpoint in getattr(architecture.module, "CHECKPOINTS", ()):
+            found[checkpoint.name] = (architecture.module.NAMES[0], checkpoint)
+    return found
 
 
 def resolve(alias: str) -> Architecture:

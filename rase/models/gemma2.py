@@ -6,13 +6,29 @@ paper's code. What older files leave out are the paper's values: both caps and t
 
 from __future__ import annotations
 
+from typing import Any
+
+from rase.checkpoint.config import Config
+from rase.checkpoint.mapping import Checkpoint
 from rase.graph.builder import GraphBuilder
 from rase.graph.ops import Causal, Window
 from rase.models.config import ModelConfig, blk
+from rase.models.gemma import ACTIVATION, NORMS, attention_scale
 
 NAMES = ("gemma2",)
 ALIASES: dict[str, str] = {}
 CHAT_TEMPLATE = None
+
+
+def _more(config: Config) -> dict[str, Any]:
+    caps = ("attn_logit_softcapping", "final_logit_softcapping")
+    return attention_scale(config) | {cap: config.number(cap, 0.0) for cap in caps}
+
+
+CHECKPOINTS = (
+    Checkpoint("Gemma2ForCausalLM", layer=NORMS, norm_offset=1.0, expect=ACTIVATION, more=_more, period=2,
+               defaults={"tie_word_embeddings": True}),
+)  # fmt: skip
 
 
 def build(cfg: ModelConfig, g: GraphBuilder) -> None:

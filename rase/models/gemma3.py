@@ -6,13 +6,39 @@ weights in files already hold the + 1 of the paper's code.
 
 from __future__ import annotations
 
+from typing import Any
+
+from rase.checkpoint.config import Config
+from rase.checkpoint.mapping import Checkpoint
 from rase.graph.builder import GraphBuilder
 from rase.graph.ops import Causal
 from rase.models.config import ModelConfig, blk
+from rase.models.gemma import ACTIVATION, NORMS, attention_scale
 
 NAMES = ("gemma3",)
 ALIASES: dict[str, str] = {}
 CHAT_TEMPLATE = None
+
+
+def _more(config: Config) -> dict[str, Any]:
+    return attention_scale(config) | {
+        "final_logit_softcapping": config.number("final_logit_softcapping", 0.0)
+    }
+
+
+_TEXT: dict[str, Any] = {
+    "layer": NORMS, "norm_offset": 1.0, "expect": ACTIVATION | {"attn_logit_softcapping": None},
+    "more": _more, "period": 6,
+    "defaults": {  # what the text part of a folder leaves out
+        "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "query_pre_attn_scalar": 256,
+        "sliding_window": 4096, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+CHECKPOINTS = (
+    Checkpoint("Gemma3ForCausalLM", **_TEXT),
+    Checkpoint("Gemma3ForConditionalGeneration", **_TEXT),
+)
 
 
 def build(cfg: ModelConfig, g: GraphBuilder) -> None:

@@ -5,12 +5,20 @@ Embeddings, residual branches and scores are multiplied, logits are divided.
 
 from __future__ import annotations
 
+from rase.checkpoint.mapping import Checkpoint
 from rase.graph.builder import GraphBuilder
 from rase.models.config import ModelConfig, blk
 
 NAMES = ("granite",)
 ALIASES: dict[str, str] = {}
 CHAT_TEMPLATE = None
+CHECKPOINTS = (
+    Checkpoint(
+        "GraniteForCausalLM", pairs="neighbour",
+        keys={"embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
+              "attention.scale": "attention_multiplier", "logit_scale": "logits_scaling"},
+    ),
+)  # fmt: skip
 
 
 def build(cfg: ModelConfig, g: GraphBuilder) -> None:

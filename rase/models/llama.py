@@ -6,6 +6,7 @@ frequency factors are the tensor ``rope_freqs``; Mistral's sliding window is hon
 
 from __future__ import annotations
 
+from rase.checkpoint.mapping import Checkpoint
 from rase.graph.builder import GraphBuilder
 from rase.models.config import ModelConfig, blk
 from rase.models.experts import mixture
@@ -13,6 +14,17 @@ from rase.models.experts import mixture
 NAMES = ("llama",)
 ALIASES = {"llama2": "mistral", "llama3": "llama3", "mistral": "mistral", "mixtral": "mistral"}
 CHAT_TEMPLATE = "mistral"
+CHECKPOINTS = (
+    Checkpoint("LlamaForCausalLM", pairs="neighbour"),
+    Checkpoint("MistralForCausalLM", pairs="neighbour", defaults={"sliding_window": 4096}),
+    Checkpoint(
+        "MixtralForCausalLM", pairs="neighbour",
+        keys={"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+        layer={"block_sparse_moe.gate": "ffn_gate_inp"},
+        experts=("block_sparse_moe.experts", {
+            "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps"}),
+    ),
+)  # fmt: skip
 
 
 def build(cfg: ModelConfig, g: GraphBuilder) -> None:

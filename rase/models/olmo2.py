@@ -6,6 +6,7 @@ layer; those layers do not take part in the scaling of the rotary embedding.
 
 from __future__ import annotations
 
+from rase.checkpoint.mapping import Checkpoint
 from rase.graph.builder import GraphBuilder
 from rase.graph.ops import Causal
 from rase.models.config import ModelConfig, blk
@@ -13,6 +14,13 @@ from rase.models.config import ModelConfig, blk
 NAMES = ("olmo2",)
 ALIASES: dict[str, str] = {}
 CHAT_TEMPLATE = None
+_NORMS = {
+    "post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm",
+}  # fmt: skip
+CHECKPOINTS = (
+    Checkpoint("Olmo2ForCausalLM", layer=_NORMS),
+    Checkpoint("Olmo3ForCausalLM", layer=_NORMS, period=4),
+)
 
 
 def build(cfg: ModelConfig, g: GraphBuilder) -> None:

@@ -6,12 +6,14 @@ sets of rotary factors.
 
 from __future__ import annotations
 
+from rase.checkpoint.mapping import Checkpoint
 from rase.graph.builder import GraphBuilder
 from rase.models.config import ModelConfig, blk
 
 NAMES = ("phi3",)
 ALIASES: dict[str, str] = {}
 CHAT_TEMPLATE = None
+CHECKPOINTS = (Checkpoint("Phi3ForCausalLM", layer={"mlp.gate_up_proj": "ffn_up"}),)
 
 
 def build(cfg: ModelConfig, g: GraphBuilder) -> None:

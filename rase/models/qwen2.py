@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from rase.checkpoint.mapping import Checkpoint
 from rase.graph.builder import GraphBuilder
 from rase.models.config import ModelConfig, blk
 
 NAMES = ("qwen2",)
 ALIASES: dict[str, str] = {}
 CHAT_TEMPLATE = "chatml"
+CHECKPOINTS = (Checkpoint("Qwen2ForCausalLM", defaults={"use_sliding_window": False}),)
 
 
 def build(cfg: ModelConfig, g: GraphBuilder) -> None:

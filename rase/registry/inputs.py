@@ -11,7 +11,7 @@ from typing import Any
 
 from rase.errors import InvalidRequest, ManifestError, TokenizerError
 from rase.registry.files import read_regular
-from rase.registry.manifest import ModelFormat, ModelKind
+from rase.registry.manifest import ModelKind
 from rase.registry.weights import Weights
 
 __all__ = ["check_options", "check_template", "path_text", "read_tokenizer", "representable"]
@@ -92,7 +92,7 @@ def tokenizer_bytes(path: str) -> bytes:
 
 
 def check_template(name: str, found: Weights) -> None:
-    if found.format is not ModelFormat.GGUF:
+    if not found.metadata:  # registered for its hashes only
         return
     if name == "gguf":
         if not isinstance(found.metadata.get("tokenizer.chat_template"), str):

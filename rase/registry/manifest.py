@@ -58,7 +58,7 @@ class ModelKind(StrEnum):
 
 
 class ModelFormat(StrEnum):
-    """The container that holds the weights; only ``gguf`` runs."""
+    """The container that holds the weights."""
 
     GGUF = "gguf"
     SAFETENSORS = "safetensors"

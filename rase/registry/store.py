@@ -10,10 +10,10 @@ import difflib
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rase.errors import (
     EngineError,
@@ -43,11 +43,12 @@ from rase.registry.files import (
 from rase.registry.inputs import check_options, check_template, path_text, read_tokenizer, representable
 from rase.registry.leftovers import clean, orphans
 from rase.registry.locks import file_lock, workspace
-from rase.registry.manifest import ModelFormat, ModelKind, ModelManifest, check_id, is_id
+from rase.registry.manifest import ModelKind, ModelManifest, check_id, is_id
 from rase.registry.weights import gguf_metadata, read_weights
 
 if TYPE_CHECKING:
     from rase.gguf.reader import GgufFile
+    from rase.safetensors.folder import SafetensorsFolder
 
 __all__ = ["ImportedModel", "ModelRegistry", "RemovedModel"]
 
@@ -108,11 +109,15 @@ class ModelRegistry:
     def __repr__(self) -> str:
         return f"ModelRegistry({str(self.root)!r})"
 
-    def check(self, file: GgufFile, architecture: str | None, context_length: int | None) -> None:
-        """Raise for a generator's file that cannot run: for a subclass that knows the architectures.
+    def check(
+        self, file: GgufFile | SafetensorsFolder, architecture: str | None, context_length: int | None
+    ) -> Mapping[str, Any]:
+        """What a generator's file says, in GGUF's keys; raises where it cannot run.
 
-        ``architecture`` and ``context_length`` are those that the caller gave.
+        For a subclass that knows the architectures; this class reads GGUF files only. ``architecture`` and
+        ``context_length`` are those that the caller gave.
         """
+        return getattr(file, "metadata", {})
 
     # Reading
 
@@ -215,11 +220,11 @@ class ModelRegistry:
         """Register a local file as ``id``: check that it can run, hash it, write the manifest.
 
         A GGUF file (any shard of a split one) is parsed and its architecture and context length are recorded;
-        arguments that contradict the file are refused. A safetensors file or folder is registered for its
-        hashes only. The file stays where it is, unless ``take`` moves it (from the same file system) into the
-        store, which then owns it. An existing model of this id is replaced, its attached tokenizer included.
-        ``tokenizer`` is attached in the same step; ``expected`` holds the hashes that the weight files must
-        have.
+        arguments that contradict it are refused. The same holds for a folder with its config.json; other
+        safetensors files are registered for their hashes only. The file stays where it is, unless ``take``
+        moves it (from the same file system) into the store, which then owns it. An existing model of this id
+        is replaced, its attached tokenizer included. ``tokenizer`` is attached in the same step; ``expected``
+        holds the hashes that the weight files must have.
 
         Raises ``InvalidModelId``, ``InvalidRequest``, ``ModelFileNotFound``, ``UnsupportedFormat``,
         ``UnsupportedArchitecture``, ``CorruptModelFile``, ``ManifestError``, ``SourceError`` (``expected``
@@ -254,8 +259,8 @@ class ModelRegistry:
         manifest = ModelManifest(
             id=id, kind=kind, format=found.format, weights=found.path, sha256=found.sha256,
             tokenizer=tokenizer_path, tokenizer_sha256=tokenizer_sha256,
-            architecture=found.architecture if found.format is ModelFormat.GGUF else architecture,
-            context_length=found.context_length if found.format is ModelFormat.GGUF else context_length,
+            architecture=found.architecture or architecture,
+            context_length=found.context_length or context_length,
             chat_template=chat_template, files=() if found.single else found.files,
         )  # fmt: skip
         replaced = self._commit(manifest, taken)

@@ -6,9 +6,7 @@ manifest.
 
 from __future__ import annotations
 
-import json
 import os
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,15 +16,15 @@ from rase.registry.files import CancelCheck, Progress, hash_file, open_regular, 
 from rase.registry.manifest import ManifestFile, ModelFormat, ModelManifest, list_digest
 
 if TYPE_CHECKING:
+    from rase.gguf.modelfile import StoredTensors
     from rase.gguf.reader import GgufFile
+    from rase.safetensors.folder import SafetensorsFolder
 
 __all__ = ["ModelCheck", "Weights", "gguf_metadata", "read_weights"]
 
-# Raises when rase cannot run the file as this architecture with this context length (None: what the file
-# says).
-ModelCheck = Callable[["GgufFile", str | None, int | None], object]
-
-_SAFETENSORS_HEADER_LIMIT = 100_000_000  # bytes; the limit of the format's own library
+# What a file says, in GGUF's keys. Raises when rase cannot run it as this architecture with this context
+# length (None: what the file says).
+ModelCheck = Callable[["GgufFile | SafetensorsFolder", str | None, int | None], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Weights:
     files: tuple[ManifestFile, ...]  # every file, one or more, in order
     architecture: str | None = None
     context_length: int | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of a GGUF file
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # in GGUF's keys
 
     @property
     def sha256(self) -> str:
@@ -65,7 +63,7 @@ def read_weights(
     """
     path = os.path.abspath(os.path.expanduser(os.fspath(path)))
     if os.path.isdir(path):
-        return _read_folder(path, progress, cancelled)
+        return _read_folder(path, architecture, context_length, check, progress, cancelled)
     descriptor = open_regular(path, "the weights file")
     try:
         with store_errors(f"the weights file {path!r} cannot be read"):
@@ -77,7 +75,9 @@ def read_weights(
     if start[:4] == b"GGUF":
         return _read_gguf(path, architecture, context_length, check, progress, cancelled)
     if path.endswith(".safetensors"):
-        check_safetensors(path)
+        from rase.safetensors.header import check_file
+
+        check_file(path)
         sha256, size = hash_file(path, progress, cancelled, what="the weights file")
         return Weights(ModelFormat.SAFETENSORS, path, (ManifestFile(path, size, sha256),))
     raise UnsupportedFormat(
@@ -104,37 +104,61 @@ def _read_gguf(
     progress: Progress | None, cancelled: CancelCheck | None,
 ) -> Weights:  # fmt: skip
     from rase.gguf.reader import GgufFile
-    from rase.gguf.stream import HashedTensors
 
     with GgufFile.open(path) as file:
-        metadata = file.metadata
-        name = metadata.get("general.architecture")
-        name = name if isinstance(name, str) else None
-        longest = metadata.get(f"{name}.context_length")
-        longest = longest if isinstance(longest, int) else None
-        if context_length is not None and longest is not None and context_length > longest:
-            raise ManifestError(
-                "the context length contradicts the file", expected=f"at most {longest}",
-                found=context_length,
-                hint="Leave --context-length out to use the file's own.",
-            )  # fmt: skip
-        if check is not None:
-            check(file, architecture, context_length)
-        hashed = HashedTensors(file, progress, cancelled)
-        hashed.deliver({}, lambda *_: None, threads=2)  # one reads, one hashes
-        parts = tuple(
-            ManifestFile(os.path.abspath(shard.path), shard.size, sha256)
-            for shard, sha256 in zip(file.shards, hashed.digests, strict=True)
-        )
-    return Weights(
-        ModelFormat.GGUF, parts[0].path, parts, architecture or name, context_length or longest, metadata
+        metadata = file.metadata if check is None else check(file, architecture, context_length)
+        files = _hash(file, progress, cancelled)
+    return _found(ModelFormat.GGUF, files[0].path, files, metadata, architecture, context_length)
+
+
+def _read_folder(
+    path: str, architecture: str | None, context_length: int | None, check: ModelCheck | None,
+    progress: Progress | None, cancelled: CancelCheck | None,
+) -> Weights:  # fmt: skip
+    """A folder in the layout of transformers; without its config.json for the hashes only."""
+    from rase.safetensors.folder import CONFIG, SafetensorsFolder
+
+    if not os.path.lexists(os.path.join(path, CONFIG)):
+        return _read_files(path, progress, cancelled)
+    with SafetensorsFolder.open(path) as folder:
+        metadata = {} if check is None else check(folder, architecture, context_length)
+        files = _hash(folder, progress, cancelled)
+    return _found(ModelFormat.SAFETENSORS, path, files, metadata, architecture, context_length)
+
+
+def _hash(
+    file: StoredTensors, progress: Progress | None, cancelled: CancelCheck | None
+) -> tuple[ManifestFile, ...]:
+    from rase.gguf.stream import HashedTensors
+
+    hashed = HashedTensors(file, progress, cancelled)
+    hashed.deliver({}, lambda *_: None, threads=2)  # one reads, one hashes
+    return tuple(
+        ManifestFile(os.path.abspath(shard.path), shard.size, sha256)
+        for shard, sha256 in zip(file.shards, hashed.digests, strict=True)
     )
 
 
-def _read_folder(path: str, progress: Progress | None, cancelled: CancelCheck | None) -> Weights:
-    """A folder in the layout of transformers: its safetensors files, and the JSON files that give them a
-    meaning.
-    """
+def _found(
+    format: ModelFormat, path: str, files: tuple[ManifestFile, ...], metadata: Mapping[str, Any],
+    architecture: str | None, context_length: int | None,
+) -> Weights:  # fmt: skip
+    name = metadata.get("general.architecture")
+    name = name if isinstance(name, str) else None
+    longest = metadata.get(f"{name}.context_length")
+    longest = longest if isinstance(longest, int) else None
+    if context_length is not None and longest is not None and context_length > longest:
+        raise ManifestError(
+            "the context length contradicts the file", expected=f"at most {longest}", found=context_length,
+            hint="Leave --context-length out to use the file's own.",
+        )  # fmt: skip
+    return Weights(format, path, files, architecture or name, context_length or longest, metadata)
+
+
+def _read_files(path: str, progress: Progress | None, cancelled: CancelCheck | None) -> Weights:
+    """A folder that nothing says the meaning of: its safetensors files, and the JSON files beside them."""
+    from rase.safetensors.header import check_file
+
     with store_errors(f"the folder {path!r} cannot be read"):
         names = sorted(name for name in os.listdir(path) if name.endswith((".safetensors", ".json")))
     weights = [name for name in names if name.endswith(".safetensors")]
@@ -147,7 +171,7 @@ def _read_folder(path: str, progress: Progress | None, cancelled: CancelCheck | 
             else "Name a weights file.",
         )
     for name in weights:
-        check_safetensors(os.path.join(path, name))
+        check_file(os.path.join(path, name))
     total = sum(os.stat(os.path.join(path, name)).st_size for name in names)
     files: list[ManifestFile] = []
     for name in names:
@@ -156,47 +180,6 @@ def _read_folder(path: str, progress: Progress | None, cancelled: CancelCheck | 
         sha256, size = hash_file(os.path.join(path, name), step, cancelled, what="the weights file")
         files.append(ManifestFile(os.path.join(path, name), size, sha256))
     return Weights(ModelFormat.SAFETENSORS, path, tuple(files))
-
-
-def check_safetensors(path: str) -> None:
-    """Check that a safetensors header is sound and describes exactly the bytes that follow it.
-
-    Format: 8 bytes little-endian header length, JSON header, data
-    (https://github.com/huggingface/safetensors). Raises ``CorruptModelFile``, or ``ModelFileNotFound`` and
-    ``StoreError`` when the file cannot be read.
-    """
-    descriptor = open_regular(path, "the weights file")
-    try:
-        with store_errors(f"the weights file {path!r} cannot be read"):
-            size, start = os.fstat(descriptor).st_size, os.pread(descriptor, 8, 0)
-            length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-            if not 2 <= length <= min(size - 8, _SAFETENSORS_HEADER_LIMIT):
-                raise CorruptModelFile(
-                    f"{path!r} is not a safetensors file", found=f"a header of {length} bytes"
-                )
-            text = os.pread(descriptor, length, 8)
-    finally:
-        os.close(descriptor)
-    try:
-        header = json.loads(text)
-        if not isinstance(header, dict):
-            raise ValueError("the header is not an object")
-        ends = [_span(name, item) for name, item in header.items() if name != "__metadata__"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise CorruptModelFile(f"the header of {path!r} cannot be read", found=str(error)[:200]) from None
-    if (end := max(ends, default=0)) != size - 8 - length:
-        raise CorruptModelFile(
-            f"{path!r} is cut or has bytes to spare", expected=f"{end} bytes of data",
-            found=size - 8 - length,
-            hint="Fetch it again.",
-        )  # fmt: skip
-
-
-def _span(name: str, item: Mapping[str, Any]) -> int:
-    begin, end = item["data_offsets"]
-    if not (isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end):
-        raise ValueError(f"tensor {name!r} has the offsets {begin!r} and {end!r}")
-    return end
 
 
 def _describe(start: bytes) -> str:

@@ -47,6 +47,9 @@ def choose_template(
 
 
 def _token(metadata: Mapping[str, Any], name: str) -> str | None:
+    own = metadata.get(f"tokenizer.{name}_token")  # a safetensors folder spells it
+    if isinstance(own, str):
+        return own
     names = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(names, list):
         return None

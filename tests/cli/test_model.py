@@ -14,6 +14,7 @@ import pytest
 
 from rase.registry import ModelRegistry
 from tests.cli.conftest import Rase
+from tests.support import hf_folder
 from tests.support.fake_hub import HubEntry, fake_hub
 from tests.support.stores import toy_gguf, toy_safetensors
 from tests.support.toy_tokenizers import toy_bpe
@@ -41,6 +42,19 @@ def test_the_life_of_a_model(rase: Rase, hello: Path, tmp_path: Path) -> None:
     assert result.code == 0 and result.out == "removed hello: 0 B freed\n" and f"kept {hello}" in result.err
     assert f"kept {tokenizer}" in result.err
     assert rase("model", "remove", "hello").code == 3
+
+
+def test_a_folder(rase: Rase, hello: Path, tmp_path: Path) -> None:
+    folder = hf_folder.from_gguf(hello, tmp_path / "Hello-Folder", toy_bpe().write_json(tmp_path))
+    result = rase("model", "import", folder)
+    assert result.code == 0 and result.out.startswith("registered hello-folder: llama, context 4096, ")
+    assert 'Try: rase run hello-folder "Hello"' in result.err
+    assert "in the folder" in rase("model", "list").out
+    assert "# tokenizer       tokenizer.json" in rase("model", "inspect", "hello-folder").out
+    assert "verified" in rase("model", "verify", "hello-folder").out
+    assert rase("run", "hello-folder", "hi").out == "Helo\n" == rase("run", folder, "hi").out
+    removed = rase("model", "remove", "hello-folder")
+    assert f"kept {folder / 'config.json'}" in removed.err and (folder / "model.safetensors").exists()
 
 
 def test_json(rase: Rase, hello: Path, tmp_path: Path) -> None:

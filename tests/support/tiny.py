@@ -207,7 +207,7 @@ ZOO: dict[str, Tiny] = {
     "phi3": Tiny("phi3", n_kv_heads=4, window=40),
     "phi3-long": Tiny("phi3", context=128, rope_dim=12, long_factors=_LONG, extra={
         "rope.scaling.original_context_length": 32,
-        "rope.scaling.attn_factor": 1.183215957}),
+        "rope.scaling.attn_factor": 1.1832159757614136}),
     "granite": Tiny("granite", tied=True, extra={
         "embedding_scale": 12.0, "residual_scale": 0.22, "attention.scale": 0.09, "logit_scale": 4.0}),
     "olmo2": Tiny("olmo2", theta=500000.0, eps=1e-6),

@@ -14,36 +14,21 @@ is undone here, independently of rase. Everything is float64 but what ``transfor
 
 from __future__ import annotations
 
+import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tests.support import hf_folder
 from tests.support.tiny import GOLDEN_IDS, GOLDEN_ROWS, ZOO, Tiny
 
 FOLDER = Path(__file__).parent
-NEIGHBOUR = ("llama", "granite", "smollm3", "mixtral")  # files hold permuted query and key rows
-NAMES = {
-    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-    "attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
-    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-}  # fmt: skip
-OWN_NAMES: dict[str, dict[str, str]] = {
-    "phi3": {"ffn_up": "mlp.gate_up_proj"},
-    "olmo2": {
-        "post_attention_norm": "post_attention_layernorm",
-        "post_ffw_norm": "post_feedforward_layernorm",
-    },
-}
-OWN_NAMES["gemma2"] = OWN_NAMES["gemma3"] = {
-    "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}  # fmt: skip
 
 
 def config_of(tiny: Tiny) -> Any:
@@ -120,34 +105,14 @@ def config_of(tiny: Tiny) -> Any:
     return AutoConfig.for_model(kind, rope_parameters=rope, **facts)
 
 
-def state_of(tiny: Tiny, kind: str) -> dict[str, torch.Tensor]:
-    """The weights under the names of the checkpoint, in its layouts."""
-    state: dict[str, torch.Tensor] = {}
-    names = NAMES | OWN_NAMES.get(tiny.architecture, {})
-    for name, array in tiny.source.floats().items():
-        tensor = torch.from_numpy(array.astype(np.float64))
-        if tiny.architecture.startswith("gemma") and "norm" in name:
-            tensor = tensor - 1
-        if tiny.architecture in NEIGHBOUR and name.split(".")[-2] in ("attn_q", "attn_k"):
-            tensor = (
-                tensor.reshape(-1, tiny.head_dim // 2, 2, *tensor.shape[1:])
-                .transpose(1, 2)
-                .reshape(tensor.shape)
-            )
-        part, end = name.rsplit(".", 1)
-        if not name.startswith("blk."):
-            whole = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-            if part in whole:
-                state[f"{whole[part]}.{end}"] = tensor
-            continue
-        _, layer, inner = part.split(".")
-        if "exps" in inner:
-            continue
-        if inner == "ffn_gate_inp":
-            state[f"model.layers.{layer}.mlp.gate.weight"] = tensor
-        else:
-            state[f"model.layers.{layer}.{names[inner]}.{end}"] = tensor
+def state_of(tiny: Tiny) -> dict[str, torch.Tensor]:
+    """The weights under the names of the model in memory: those of the checkpoint, experts in stacks."""
+    state = {
+        name: torch.from_numpy(array.astype(np.float64)) for name, (_, array) in hf_folder.state(tiny).items()
+    }
     if tiny.n_experts:
+        state = {name.replace("block_sparse_moe", "mlp"): tensor for name, tensor in state.items()}
+        state = {name: tensor for name, tensor in state.items() if ".experts." not in name}
         floats = tiny.source.floats()
         for i in range(tiny.n_layers):
             gate, up, down = (torch.from_numpy(floats[f"blk.{i}.ffn_{part}_exps.weight"].astype(np.float64))
@@ -159,8 +124,8 @@ def state_of(tiny: Tiny, kind: str) -> dict[str, torch.Tensor]:
     return state
 
 
-def golden(tiny: Tiny) -> np.ndarray:
-    """Logits (len(GOLDEN_ROWS), vocab_size) as float32."""
+def golden(tiny: Tiny) -> tuple[np.ndarray, dict[str, Any]]:
+    """Logits (len(GOLDEN_ROWS), vocab_size) as float32, and the folder that transformers writes."""
     config = config_of(tiny)
     model = AutoModelForCausalLM.from_config(
         config, attn_implementation="eager", experts_implementation="eager"
@@ -169,32 +134,49 @@ def golden(tiny: Tiny) -> np.ndarray:
     if tiny.factors is not None:  # Llama 3.1's factors are numbers in the checkpoint's configuration
         factors = torch.tensor(tiny.factors, dtype=torch.float64)
         model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq.double() / factors
-    state = state_of(tiny, config.model_type)
-    missing = model.load_state_dict(state, strict=False)
+    missing = model.load_state_dict(state_of(tiny), strict=False)
     lost = [name for name in missing.missing_keys if "inv_freq" not in name]
     if lost or missing.unexpected_keys:
         raise SystemExit(f"missing {lost}, unexpected {missing.unexpected_keys}")
     with torch.no_grad():
         logits = model(torch.tensor([tiny.ids(GOLDEN_IDS)]), use_cache=False).logits[0]
-    return logits[list(GOLDEN_ROWS)].numpy().astype(np.float32)
+    return logits[list(GOLDEN_ROWS)].numpy().astype(np.float32), checkpoint_of(model)
+
+
+def checkpoint_of(model: Any) -> dict[str, Any]:
+    """config.json as it is written, and the shape of each tensor in the file."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.float().save_pretrained(folder)
+        config = json.loads((Path(folder) / "config.json").read_text())
+        with safe_open(Path(folder) / "model.safetensors", "np") as file:
+            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    config.pop("transformers_version")
+    return {"config": config, "tensors": shapes}
 
 
 def main(words: list[str]) -> None:
     compare = "--compare" in words
     worst = 0.0
+    checkpoints = json.loads(hf_folder.COMMITTED.read_text()) if hf_folder.COMMITTED.exists() else {}
     for name in [word for word in words if word != "--compare"] or ZOO:
-        found, path = golden(ZOO[name]), FOLDER / f"{name}.npy"
+        (found, checkpoint), path = golden(ZOO[name]), FOLDER / f"{name}.npy"
         if not compare:
             np.save(path, found)
+            checkpoints[name] = checkpoint
             print(name)
             continue
+        if checkpoints[name] != checkpoint:
+            raise SystemExit(f"the folder of {name} differs from the committed one")
         kept = np.load(path).astype(np.float64)
         error = float(((found - kept) ** 2).sum() / (kept**2).sum())
         worst = max(worst, error)
         print(f"{name}: NMSE {error:.1e}")
         if not error <= 1e-10:
             raise SystemExit(f"{name} differs from the committed golden")
-    if compare:
+    if not compare:
+        lines = (f'"{name}": {json.dumps(checkpoints[name], sort_keys=True)}' for name in sorted(checkpoints))
+        hf_folder.COMMITTED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    else:
         print(f"{len(ZOO)} models, largest NMSE {worst:.1e}")
 
 

@@ -1,0 +1,1 @@
+"""Reads safetensors files, and folders of them in the layout of transformers."""
