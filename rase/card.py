@@ -43,7 +43,9 @@ def model_card(manifest: ModelManifest) -> dict[str, Any]:
     from rase.text.select import choose_template
 
     with open_model(manifest.weights) as file:
-        graph = models.build(file.metadata, file.tensors, manifest.architecture, manifest.context_length)
+        graph = models.build(
+            file.metadata, file.tensors, manifest.architecture, manifest.context_length, manifest.kind.value
+        )
         named = models.resolve(manifest.architecture or graph.architecture)
         template = choose_template(manifest.chat_template, file.metadata, named.chat_template)
         estimate = RuntimeDevice.select().backend().estimate(graph, file.tensors, CompileOptions())

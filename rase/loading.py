@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from rase import env
 from rase.device import RuntimeDevice
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from rase.graph.ops import Graph
     from rase.models import Architecture
 
-__all__ = ["LoadedProgram", "Progress", "close_with", "load_program", "plan_memory"]
+__all__ = ["Kind", "LoadedProgram", "Progress", "close_with", "load_program", "plan_memory"]
 
+Kind = Literal["generator", "embedding"]  # as in a manifest
 Progress = Callable[[int, int], object]  # bytes done, bytes in all
 CONTEXTS = 4  # whole contexts that the KV cache holds where there is memory: several sequences, and prefixes
 KV_SHARE = 0.9  # of the memory that is left after weights and scratch, at most this part becomes KV cache
@@ -45,6 +46,7 @@ class LoadedProgram:
     paths: tuple[str, ...]  # of the files
     sizes: tuple[int, ...]  # bytes of each
     digests: tuple[str, ...]  # SHA-256 of each, of the bytes that were read
+    kind: Kind = "generator"
 
 
 def load_program(
@@ -53,15 +55,17 @@ def load_program(
     *,
     architecture: str | None = None,
     context_length: int | None = None,
+    kind: Kind | None = "generator",
     progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> LoadedProgram:
     """Open, check, plan and compile the model ``path``: a GGUF file (any shard), or a safetensors folder.
 
     ``architecture`` is a registered name or alias; without it the file's own ``general.architecture`` counts.
-    ``context_length`` bounds the context below the file's own. Raises what the reader, the architecture
-    and the backend raise, ``ManifestError`` when the file is of another architecture than ``architecture``,
-    ``InsufficientMemory`` before any tensor is read, and ``Cancelled``.
+    ``context_length`` bounds the context below the file's own; ``kind`` None is what the file is for.
+    Raises what the reader, the architecture and the backend raise, ``ManifestError`` when the file is of
+    another architecture than ``architecture``, ``InsufficientMemory`` before any tensor is read, and
+    ``Cancelled``.
     """
     from rase import models
     from rase.backends.base import CompileOptions
@@ -74,7 +78,10 @@ def load_program(
         max_batch_tokens=env.get("RASE_MAX_BATCH_TOKENS"),
     )  # fmt: skip
     with open_model(path) as file:
-        graph = models.build(file.metadata, file.tensors, architecture, context_length)
+        kind = models.kind_of(file.metadata) if kind is None else kind
+        graph = models.build(file.metadata, file.tensors, architecture, context_length, kind)
+        if graph.whole_input:  # the longest input is one step
+            options = replace(options, max_batch_tokens=max(options.max_batch_tokens, graph.context_length))
         budget = plan_memory(backend, graph, file, options)
         weights = file.source(progress, cancelled)
         program = backend.compile(graph, weights, options)
@@ -84,7 +91,7 @@ def load_program(
                 program, PagePool(program, budget), named, file.metadata, file.tokenizer_json,
                 file.format, file.location,
                 tuple(os.fspath(shard.path) for shard in file.shards),
-                tuple(shard.size for shard in file.shards), weights.digests)  # fmt: skip
+                tuple(shard.size for shard in file.shards), weights.digests, kind)  # fmt: skip
         except BaseException:
             program.close()
             raise

@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from rase.device import DevicePreference
 from rase.errors import BackendError, InvalidRequest, ModelFileNotFound
@@ -18,7 +18,10 @@ from rase.store import open_store
 from rase.streaming import Stream
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from rase.completion import Completion, TextRequest
+    from rase.embedding import EmbeddingSession
     from rase.loading import Progress
     from rase.session import ModelSession
     from rase.text.messages import ChatMessage
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     Messages = str | Sequence[Mapping[str, Any] | ChatMessage]
 
 __all__ = ["Answer", "Model", "Options", "load"]
+
+_Session = TypeVar("_Session")
 
 
 class Options(TypedDict, total=False):
@@ -84,7 +89,7 @@ def load(
     file that is given with an id.
     """
     from rase.registry.inputs import path_text
-    from rase.session import ModelSession
+    from rase.session import load_file
 
     given = {
         "tokenizer": tokenizer, "architecture": architecture, "context_length": context_length,
@@ -93,13 +98,16 @@ def load(
     if not isinstance(id_or_path, str) or text.endswith(".gguf") or os.sep in text:
         if not Path(text).exists():
             raise ModelFileNotFound(f"'{text}'", expected="a model", found="none", hint="Check the path.")
-        return Model(ModelSession.load_file(text, device, progress=progress, **given))  # type: ignore[arg-type]
+        return Model(load_file(text, device, progress=progress, **given))  # type: ignore[arg-type]
     for name, value in given.items():
         if value is not None:
             raise InvalidRequest(
                 name, expected="no value with a registered model", found=repr(value), param=name,
                 hint="The manifest states it: register the model again to change it.")  # fmt: skip
-    return Model(process_cache().get_or_load(open_store(store), text, device, progress))
+    registry, cache = open_store(store), process_cache()
+    if registry.get(text).kind == "embedding":
+        return Model(cache.get_or_load_embedding(registry, text, device, progress))
+    return Model(cache.get_or_load(registry, text, device, progress))
 
 
 class Model:
@@ -107,16 +115,32 @@ class Model:
 
     ``chat`` and ``complete`` return an ``Answer``; ``stream`` yields pieces of text; ``achat``, ``acomplete``
     and ``astream`` do the same without blocking the event loop. Options are those of ``Options``;
-    ``cancelled`` is a function that ends the generation by returning True.
+    ``cancelled`` is a function that ends the generation by returning True. An embedding model has ``embed``.
     """
 
-    def __init__(self, session: ModelSession) -> None:
-        self._session: ModelSession | None = session
+    def __init__(self, session: ModelSession | EmbeddingSession) -> None:
+        self._session: ModelSession | EmbeddingSession | None = session
         session.holders.add(self)
 
     @property
     def session(self) -> ModelSession:
-        """The session behind this object. Raises ``BackendError`` after ``close``."""
+        """The session of a model that generates text.
+
+        Raises ``BackendError`` after ``close``, and ``InvalidRequest`` for an embedding model.
+        """
+        from rase.session import ModelSession
+
+        return _of_kind(self._open, ModelSession, "generator")
+
+    @property
+    def embedder(self) -> EmbeddingSession:
+        """The session of an embedding model. Raises ``BackendError`` and ``InvalidRequest``."""
+        from rase.embedding import EmbeddingSession
+
+        return _of_kind(self._open, EmbeddingSession, "embedding")
+
+    @property
+    def _open(self) -> ModelSession | EmbeddingSession:
         if self._session is None:
             raise BackendError("this model is closed", hint="Load it again.")
         return self._session
@@ -124,12 +148,24 @@ class Model:
     @property
     def id(self) -> str:
         """The id in the store, or the name of the file."""
-        return self.session.id
+        return self._open.id
 
     @property
     def context_length(self) -> int:
-        """Most tokens of prompt and answer together."""
-        return self.session.context_length
+        """Most tokens of prompt and answer together, or of one text that is embedded."""
+        return self._open.context_length
+
+    def embed(
+        self, texts: str | Sequence[str | Sequence[int]], *, dimensions: int | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> np.ndarray[Any, np.dtype[np.float32]]:  # fmt: skip
+        """Vectors ``(texts, dim)``, float32, each of length 1, of texts or lists of token ids.
+
+        A single string counts as one text. ``dimensions`` keeps the first elements of each. Raises
+        ``InvalidRequest`` (a model that generates text, an input that is not valid),
+        ``ContextLengthExceeded`` before anything is computed, ``Cancelled``.
+        """
+        return self.embedder.embed(texts, dimensions, cancelled).vectors
 
     def chat(
         self, messages: Messages, *,
@@ -240,6 +276,15 @@ class Model:
             return await asyncio.to_thread(self._run, request, left.is_set)
         finally:
             left.set()
+
+
+def _of_kind(session: Any, wanted: type[_Session], kind: str) -> _Session:
+    from rase.loaded import check_runs
+    from rase.registry import ModelKind
+
+    check_runs(session.manifest, ModelKind(kind))
+    assert isinstance(session, wanted)
+    return session
 
 
 def _chat(messages: Any, options: Options) -> TextRequest:

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import re
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rase
 from rase.device import DevicePreference, RuntimeDevice
-from rase.errors import (
-    IntegrityMismatch,
-    InvalidRequest,
-    ManifestError,
-    UnsupportedFormat,
-)  # fmt: skip
-from rase.loading import LoadedProgram, Progress, close_with, load_program
+from rase.loaded import check_digests, check_runs, fingerprint, manifest_of, tokenizer_of
+from rase.loading import Kind, LoadedProgram, Progress, close_with, load_program
 from rase.session_cache import SessionCache
 
 if TYPE_CHECKING:
+    from rase.embedding import EmbeddingSession
     from rase.engine.decoder import ProgramDecoder
     from rase.registry.manifest import ModelManifest
     from rase.text.chat import ChatTemplate
     from rase.text.tokenizer import LocalTokenizer
 
-__all__ = ["ModelSession", "SessionCache"]
+__all__ = ["ModelSession", "SessionCache", "load_file"]
 
 
 class ModelSession:
@@ -69,7 +60,7 @@ class ModelSession:
         self.context_length: int = loaded.program.graph.context_length
         self.numerics_class: str = loaded.program.numerics_class
         graph = loaded.program.graph
-        self.fingerprint: str = _fingerprint(
+        self.fingerprint: str = fingerprint(
             manifest.sha256, manifest.tokenizer_sha256, graph.architecture, self.context_length,
             chat_template.name if chat_template else None, self.numerics_class, rase.__version__)  # fmt: skip
         self.holders: weakref.WeakSet[Any] = weakref.WeakSet()  # objects for which it stays loaded
@@ -92,24 +83,16 @@ class ModelSession:
         ``TokenizerError``, ``ChatTemplateError``, ``BackendUnavailable``, ``InsufficientMemory``,
         ``Cancelled``.
         """
-        from rase.registry.manifest import ModelFormat, ModelKind
+        from rase.registry.manifest import ModelKind
 
-        if manifest.format is not ModelFormat.GGUF and not manifest.files:
-            raise UnsupportedFormat(
-                f"model '{manifest.id}' cannot run", expected="a GGUF file, or a folder with its config.json",
-                found="one safetensors file", hint="Register the folder that holds it.",
-            )  # fmt: skip
-        if manifest.kind is not ModelKind.GENERATOR:
-            raise InvalidRequest(
-                f"model '{manifest.id}' does not generate text", expected="a model of kind generator",
-                found=manifest.kind.value, param="model")  # fmt: skip
+        check_runs(manifest, ModelKind.GENERATOR)
         chosen = RuntimeDevice.select(device)
         loaded = load_program(
             manifest.weights, chosen, architecture=manifest.architecture,
             context_length=manifest.context_length, progress=progress, cancelled=cancelled)  # fmt: skip
         try:
             check_digests(manifest, loaded)
-            return cls._compose(manifest, chosen, loaded)
+            return cls.compose(manifest, chosen, loaded)
         except BaseException:
             loaded.program.close()
             raise
@@ -127,51 +110,21 @@ class ModelSession:
         progress: Progress | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> ModelSession:
-        """Load a model without a store: the manifest is made of the hashes of what was read.
-
-        Raises what ``load`` raises, but ``IntegrityMismatch``: nothing states what the hashes should be.
-        """
-        from rase.registry.inputs import path_text, tokenizer_bytes
-        from rase.registry.manifest import ManifestFile, ModelFormat, ModelKind, ModelManifest, list_digest
-
-        chosen = RuntimeDevice.select(device)
-        loaded = load_program(
-            path, chosen, architecture=architecture, context_length=context_length, progress=progress,
-            cancelled=cancelled)  # fmt: skip
-        try:
-            paths = [os.path.abspath(shard) for shard in loaded.paths]
-            files = tuple(
-                ManifestFile(shard, size, digest)  # by now the file may be gone
-                for shard, size, digest in zip(paths, loaded.sizes, loaded.digests, strict=True))  # fmt: skip
-            several = len(files) > 1
-            manifest = ModelManifest(
-                id=_id_of(Path(loaded.location)), kind=ModelKind.GENERATOR, format=ModelFormat(loaded.format),
-                weights=loaded.location,
-                sha256=list_digest(files, os.path.dirname(paths[0])) if several else files[0].sha256,
-                architecture=architecture, context_length=context_length, chat_template=chat_template,
-                files=files if several else (),
-            )  # fmt: skip
-            if tokenizer is not None:
-                location = os.path.abspath(path_text(tokenizer, "tokenizer"))
-                digest = hashlib.sha256(tokenizer_bytes(location)).hexdigest()
-                manifest = replace(manifest, tokenizer=location, tokenizer_sha256=digest)
-            return cls._compose(manifest, chosen, loaded)
-        except BaseException:
-            loaded.program.close()
-            raise
+        """``load_file`` for a file of a model that generates text."""
+        session = load_file(
+            path, device, tokenizer=tokenizer, architecture=architecture, context_length=context_length,
+            chat_template=chat_template, kind="generator", progress=progress, cancelled=cancelled,
+        )  # fmt: skip
+        assert isinstance(session, ModelSession)
+        return session
 
     @classmethod
-    def _compose(cls, manifest: ModelManifest, device: RuntimeDevice, loaded: LoadedProgram) -> ModelSession:
+    def compose(cls, manifest: ModelManifest, device: RuntimeDevice, loaded: LoadedProgram) -> ModelSession:
+        """A session of what has been loaded and checked."""
         from rase.text.select import choose_template
 
-        tokenizer = _tokenizer(manifest, loaded)
-        rows = loaded.program.graph.vocab_size
-        if tokenizer.vocab_size > rows:
-            raise ManifestError(
-                f"the tokenizer of model '{manifest.id}'", expected=f"at most {rows} tokens",
-                found=tokenizer.vocab_size, hint="Attach the tokenizer.json of this model.")  # fmt: skip
         template = choose_template(manifest.chat_template, loaded.metadata, loaded.architecture.chat_template)
-        return cls(manifest, device, loaded, tokenizer, template)
+        return cls(manifest, device, loaded, tokenizer_of(manifest, loaded), template)
 
     @property
     def active(self) -> int:
@@ -182,39 +135,36 @@ class ModelSession:
         return f"<ModelSession {self.id} on {self.device.name}, {self.fingerprint}>"
 
 
-def _fingerprint(*facts: object) -> str:
-    """Short name of the facts that decide the bits of an answer: no path, no id, equal on every machine."""
-    return "fp_" + hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
+def load_file(
+    path: str | os.PathLike[str],
+    device: DevicePreference | RuntimeDevice | str = DevicePreference.Auto,
+    *,
+    tokenizer: str | os.PathLike[str] | None = None,
+    architecture: str | None = None,
+    context_length: int | None = None,
+    chat_template: str | None = None,
+    kind: Kind | None = None,
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> ModelSession | EmbeddingSession:
+    """Load a GGUF file without a store: the manifest is made of the hashes of what was read.
 
+    ``kind`` None is what the file is for. Raises what ``ModelSession.load`` raises, but
+    ``IntegrityMismatch``: nothing states what the hashes should be.
+    """
+    from rase.embedding import EmbeddingSession
 
-def check_digests(manifest: ModelManifest, loaded: LoadedProgram) -> None:
-    """Raise ``IntegrityMismatch`` unless the bytes that were read have the manifest's hashes."""
-    files = manifest.weight_files
-    if len(files) != len(loaded.digests):
-        raise ManifestError(
-            f"model '{manifest.id}'", expected=f"{len(files)} weight files, as registered",
-            found=len(loaded.digests), hint="Register the model again.")  # fmt: skip
-    for file, digest in zip(files, loaded.digests, strict=True):
-        if file.sha256 != digest:
-            raise IntegrityMismatch(manifest.id, file.sha256, digest, path=file.path)
-
-
-def _tokenizer(manifest: ModelManifest, loaded: LoadedProgram) -> LocalTokenizer:
-    from rase.registry.inputs import tokenizer_bytes
-    from rase.text.tokenizer import LocalTokenizer
-
-    if manifest.tokenizer is None and loaded.tokenizer_json is not None:
-        return LocalTokenizer.from_json(loaded.tokenizer_json).with_metadata(loaded.metadata)
-    if manifest.tokenizer is None:
-        return LocalTokenizer.from_gguf(loaded.metadata)
-    data = tokenizer_bytes(manifest.tokenizer)
-    digest = hashlib.sha256(data).hexdigest()
-    if manifest.tokenizer_sha256 != digest:
-        raise IntegrityMismatch(manifest.id, str(manifest.tokenizer_sha256), digest, path=manifest.tokenizer)
-    return LocalTokenizer.from_json(data).with_metadata(loaded.metadata)
-
-
-def _id_of(path: Path) -> str:
-    """A model id for a file that is in no store: its name, with what an id may not hold replaced."""
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem)
-    return (name.lstrip("._-") or "model")[:128]
+    chosen = RuntimeDevice.select(device)
+    loaded = load_program(
+        path, chosen, architecture=architecture, context_length=context_length, kind=kind, progress=progress,
+        cancelled=cancelled)  # fmt: skip
+    try:
+        manifest = manifest_of(
+            loaded, tokenizer=tokenizer, architecture=architecture, context_length=context_length,
+            chat_template=chat_template)  # fmt: skip
+        if loaded.kind == "embedding":
+            return EmbeddingSession.compose(manifest, chosen, loaded)
+        return ModelSession.compose(manifest, chosen, loaded)
+    except BaseException:
+        loaded.program.close()
+        raise

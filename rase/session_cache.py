@@ -13,18 +13,22 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from rase import metrics
 from rase.device import DevicePreference, RuntimeDevice
 from rase.duration import FOREVER
 from rase.errors import Cancelled, EngineError, InsufficientMemory
+from rase.loaded import check_runs
 
 if TYPE_CHECKING:
-    from rase.loading import Progress
+    from rase.embedding import EmbeddingSession
+    from rase.loading import Kind, Progress
     from rase.registry.manifest import ModelManifest
     from rase.registry.store import ModelRegistry
     from rase.session import ModelSession
+
+    Session: TypeAlias = ModelSession | EmbeddingSession
 
 __all__ = ["LoadedModel", "SessionCache", "process_cache"]
 
@@ -56,7 +60,7 @@ class _Entry:
     def __init__(self, manifest: ModelManifest, keep_alive: float) -> None:
         self.manifest, self.keep_alive = manifest, keep_alive
         self.done = threading.Event()
-        self.session: ModelSession | None = None
+        self.session: Session | None = None
         self.error: EngineError | None = None
         self.pinned = False
         self.loaded_at = time.time()
@@ -108,12 +112,32 @@ class SessionCache:
 
         Callers that ask for a model that is being loaded wait for it; other models load meanwhile. A model
         that does not fit takes the place of idle ones. Raises what ``ModelSession.load`` and ``registry.get``
-        raise; a failed load is not remembered.
+        raise, ``InvalidRequest`` for an embedding model among them; a failed load is not remembered.
         """
+        return self._get(registry, id, device, progress, cancelled, "generator")  # type: ignore[return-value]
+
+    def get_or_load_embedding(
+        self,
+        registry: ModelRegistry,
+        id: str,
+        device: DevicePreference | RuntimeDevice | str = DevicePreference.Auto,
+        progress: Progress | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> EmbeddingSession:
+        """As ``get_or_load``, for an embedding model."""
+        return self._get(registry, id, device, progress, cancelled, "embedding")  # type: ignore[return-value]
+
+    def _get(
+        self, registry: ModelRegistry, id: str, device: DevicePreference | RuntimeDevice | str,
+        progress: Progress | None, cancelled: Callable[[], bool] | None, kind: Kind,
+    ) -> Session:  # fmt: skip
+        from rase.registry.manifest import ModelKind
+
         chosen = RuntimeDevice.select(device)
         key = (os.fspath(registry.root), id, f"{chosen.name}/{chosen.backend_name}")
         while True:
             manifest = registry.get(id)
+            check_runs(manifest, ModelKind(kind))
             entry, mine = self._find_or_load(key, manifest, chosen, progress, cancelled)
             while not mine and not entry.done.wait(0.02):
                 if cancelled is not None and cancelled():
@@ -125,9 +149,7 @@ class SessionCache:
             if entry.error is not None:  # a copy: each thread's traceback goes on an exception of its own
                 raise copy.copy(entry.error)
 
-    def keep(
-        self, session: ModelSession, *, seconds: float | None = None, pinned: bool | None = None
-    ) -> None:
+    def keep(self, session: Session, *, seconds: float | None = None, pinned: bool | None = None) -> None:
         """Set the keep-alive time of one loaded model, or pin it; None leaves a setting as it is."""
         with self._mutex:
             found = [entry for entry in self._entries.values() if entry.session is session]
@@ -137,7 +159,7 @@ class SessionCache:
         for entry in found:
             self._clock.look_at(entry.expiry())
 
-    def discard(self, session: ModelSession) -> None:
+    def discard(self, session: Session) -> None:
         """Unload one model; a generation that runs on it finishes."""
         self._drop_where(lambda entry: entry.session is session)
 
@@ -145,7 +167,7 @@ class SessionCache:
         """Unload everything, pinned models too; generations that run finish, loads that run are not kept."""
         self._drop_where(lambda entry: True)
 
-    def sessions(self) -> list[ModelSession]:
+    def sessions(self) -> list[Session]:
         """The models that are loaded now."""
         with self._mutex:
             return [entry.session for entry in self._entries.values() if entry.session is not None]
@@ -184,15 +206,17 @@ class SessionCache:
     def _load(
         self, manifest: ModelManifest, device: RuntimeDevice, progress: Progress | None,
         cancelled: Callable[[], bool] | None,
-    ) -> ModelSession:  # fmt: skip
+    ) -> Session:  # fmt: skip
         """Load, in the place of idle models where need be."""
+        from rase.embedding import EmbeddingSession
         from rase.session import ModelSession
 
+        load = EmbeddingSession.load if manifest.kind == "embedding" else ModelSession.load
         counted, start = metrics.of(manifest.id), time.monotonic()
         while True:
             try:
                 self._check_budget(manifest)
-                session = ModelSession.load(manifest, device, progress, cancelled)
+                session: Session = load(manifest, device, progress, cancelled)
                 break
             except InsufficientMemory:
                 if not self._evict_one():

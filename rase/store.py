@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rase.errors import TokenizerError
 from rase.registry import store
 
 if TYPE_CHECKING:
+    from rase.gguf.modelfile import ModelFile
     from rase.gguf.reader import GgufFile
+    from rase.registry.manifest import ModelKind
+    from rase.registry.weights import Checked
     from rase.safetensors.folder import SafetensorsFolder
 
 __all__ = ["ModelRegistry", "open_store"]
@@ -22,19 +25,43 @@ class ModelRegistry(store.ModelRegistry):
     """A model store. Every change holds its lock and is durable when it returns; reading takes no lock.
 
     ``import_local`` builds the model's graph from the file's metadata, so that an unknown architecture, a
-    missing tensor or a wrong shape is an error then, and not at the first question.
+    missing tensor or a wrong shape is an error then, and not at the first question. It also tests the file's
+    own tokenizer, and says what is wrong with it.
     """
 
     def check(
-        self, file: GgufFile | SafetensorsFolder, architecture: str | None, context_length: int | None
-    ) -> Mapping[str, Any]:
+        self, file: GgufFile | SafetensorsFolder, architecture: str | None, context_length: int | None,
+        kind: ModelKind | None,
+    ) -> Checked:  # fmt: skip
         from rase import models
         from rase.models.files import open_folder
+        from rase.registry.manifest import ModelKind
+        from rase.registry.weights import Checked
         from rase.safetensors.folder import SafetensorsFolder
 
         model = open_folder(file) if isinstance(file, SafetensorsFolder) else file
-        models.build(model.metadata, model.tensors, architecture, context_length)
-        return model.metadata
+        kind = ModelKind(models.kind_of(model.metadata)) if kind is None else kind
+        models.build(model.metadata, model.tensors, architecture, context_length, kind.value)
+        found = models.resolve(architecture or str(model.metadata.get("general.architecture")))
+        problems = _problems(model, found.chat_template, kind == "embedding")
+        return Checked(model.metadata, kind, tuple(problems))
+
+
+def _problems(model: ModelFile, chat_template: str | None, embedding: bool) -> list[str]:
+    """What the self-test of the model's tokenizer says; one that cannot be built can still be replaced."""
+    from rase.text.select import choose_template
+    from rase.text.selftest import problems_of
+    from rase.text.tokenizer import LocalTokenizer
+
+    try:
+        if model.tokenizer_json is not None:
+            tokenizer = LocalTokenizer.from_json(model.tokenizer_json).with_metadata(model.metadata)
+        else:
+            tokenizer = LocalTokenizer.from_gguf(model.metadata)
+    except TokenizerError as error:
+        return [f"{error} (the model does not run before another one is attached)"]
+    template = None if embedding else choose_template(None, model.metadata, chat_template)
+    return problems_of(tokenizer, template, model.metadata, embedding=embedding)
 
 
 def open_store(root: str | os.PathLike[str] | None = None) -> ModelRegistry:

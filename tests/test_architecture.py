@@ -21,7 +21,7 @@ FLOORS = {
     "completion": "completion",
     "answers": "completion", "running": "completion",
     "session": "session", "session_cache": "session", "loading": "session",
-    "store": "session", "card": "session",
+    "store": "session", "card": "session", "embedding": "session", "loaded": "session",
     "decoders": "session", "device": "session", "memory": "session", "probe": "session",
     "errors": "free", "env": "free", "profiling": "free", "metrics": "free", "bell": "free",
     "duration": "free",

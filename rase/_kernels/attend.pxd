@@ -15,6 +15,7 @@ ctypedef struct AttendUnit:  # some KV heads, for some tokens of a run, over som
 
 ctypedef struct Schedule:   # the units of all layers of one shape
     int64_t kv_heads, group, window
+    bint bidirectional      # every token sees its whole run
     int64_t tokens          # the most of one unit
     int64_t part            # floats of one row's part
     AttendUnit *units

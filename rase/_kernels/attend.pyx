@@ -70,6 +70,8 @@ cdef int64_t _block(Schedule *s, const Run *runs, int64_t i, int64_t first, int6
 cdef inline (int64_t, int64_t) _chunks(Schedule *s, const Run *run, int64_t first) noexcept nogil:
     """The first chunk that some of a block's tokens see, and the one after the last."""
     cdef int64_t position = run.position + first, last = run.position + min(run.count, first + s.tokens) - 1
+    if s.bidirectional:
+        last = run.position + run.count - 1
     cdef int64_t oldest = position - s.window + 1 if s.window and position >= s.window else 0
     return oldest // RASE_CHUNK, last // RASE_CHUNK + 1
 

@@ -62,6 +62,7 @@ typedef struct {
     int64_t head_dim;
     int64_t head_stride;    /* head_dim rounded up to 16: elements of one stored K or V row */
     int64_t window;         /* keys visible to a query, itself included; 0 = all */
+    int64_t seen;           /* positions before this one are visible to every query, later than it too; 0 = causal */
     float scale;
     float soft_cap;         /* scores become soft_cap * tanh(score / soft_cap); 0 = as they are */
     const uint8_t *const *pages;  /* pages[p] holds positions [32p, 32p + 32); only those that the chunks need are read */
@@ -97,6 +98,7 @@ typedef struct {
 
     /* out = x / sqrt(mean(x^2) + eps) * weight over each consecutive `group` of n elements. */
     void (*rms_norm)(const float *x, const float *weight, int64_t n, int64_t group, float eps, float *out);
+    void (*layer_norm)(const float *x, const float *weight, int64_t n, float eps, float *out); /* its bias is one `add` */
     void (*add)(const float *a, const float *b, int64_t n, float *out);
     void (*mul)(const float *a, const float *b, int64_t n, float *out);
     void (*scale)(const float *a, float factor, int64_t n, float *out);

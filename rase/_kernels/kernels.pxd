@@ -45,6 +45,7 @@ cdef extern from "kernels.h" nogil:
         int64_t head_dim
         int64_t head_stride
         int64_t window
+        int64_t seen
         float scale
         float soft_cap
         const uint8_t **pages
@@ -69,6 +70,7 @@ cdef extern from "kernels.h" nogil:
         void (*quantize_256)(const float *, int64_t, int8_t *, float *, int32_t *) noexcept nogil
         void (*gemm_f32)(const float *, int64_t, const float *, int64_t, int64_t, float *, int64_t) noexcept nogil
         void (*rms_norm)(const float *, const float *, int64_t, int64_t, float, float *) noexcept nogil
+        void (*layer_norm)(const float *, const float *, int64_t, float, float *) noexcept nogil
         void (*add)(const float *, const float *, int64_t, float *) noexcept nogil
         void (*mul)(const float *, const float *, int64_t, float *) noexcept nogil
         void (*scale)(const float *, float, int64_t, float *) noexcept nogil

@@ -220,6 +220,11 @@ cdef class Variant:
             raise ValueError("sizes do not fit")
         self.table.rms_norm(&x[0], &weight[0], x.shape[0], weight.shape[0], eps, &out[0])
 
+    def layer_norm(self, const float[::1] x, const float[::1] weight, float eps, float[::1] out):
+        if weight.shape[0] != x.shape[0] or out.shape[0] != x.shape[0]:
+            raise ValueError("sizes do not fit")
+        self.table.layer_norm(&x[0], &weight[0], x.shape[0], eps, &out[0])
+
     def unary(self, str name, const float[::1] x, float[::1] out):
         """'exp', 'silu', 'gelu', 'gelu_tanh' or 'tanh', elementwise."""
         if out.shape[0] != x.shape[0]:
@@ -291,14 +296,14 @@ cdef class Variant:
 
     def attention(self, int kv, const float[:, :, ::1] q, const uint8_t[:, ::1] k, const uint8_t[:, ::1] v,
                   int64_t first_position, float scale, int64_t window, float[:, :, ::1] out, int64_t span=0,
-                  bint tiled=False, float soft_cap=0.0):
+                  bint tiled=False, float soft_cap=0.0, int64_t seen=0):
         """q, out (tokens, group, head_dim); k, v (pages, kv_bytes): pages of one KV head in a KV format.
 
         With ``span``, tasks of that many chunks leave parts, which are merged; else one task computes all chunks.
-        ``tiled``: in bf16 tiles.
+        ``tiled``: in bf16 tiles. ``seen``: positions that all tokens see, later ones too.
         """
-        cdef int64_t n_pages = k.shape[0], stride = (q.shape[2] + 15) // 16 * 16, i, at, begin, rows
-        if (out.shape[0] != q.shape[0] or v.shape[0] != n_pages or 32 * n_pages < first_position + q.shape[0]
+        cdef int64_t n_pages = k.shape[0], stride = (q.shape[2] + 15) // 16 * 16, i, at, begin, end, rows
+        if (out.shape[0] != q.shape[0] or v.shape[0] != n_pages or 32 * n_pages < max(first_position + q.shape[0], seen)
                 or k.shape[1] != self.kv_bytes(kv, q.shape[2]) or v.shape[1] != k.shape[1]):
             raise ValueError("sizes do not fit")
         if tiled and self.table.kv[kv].tiled == NULL:
@@ -318,7 +323,7 @@ cdef class Variant:
         task.k_offset, task.v_offset = 0, &v[0, 0] - &k[0, 0]
         task.q_stride = task.out_stride = q.shape[1] * q.shape[2]
         task.group, task.head_dim, task.head_stride = q.shape[1], q.shape[2], stride
-        task.window, task.scale, task.soft_cap, task.pages = window, scale, soft_cap, pages
+        task.window, task.seen, task.scale, task.soft_cap, task.pages = window, seen, scale, soft_cap, pages
         task.scratch = <float *>((<uintptr_t>scratch + 63) & ~<uintptr_t>63)
         if tiled:
             self.tiles.begin()
@@ -327,13 +332,14 @@ cdef class Variant:
             task.n_tokens, task.first_position = min(most, q.shape[0] - i), first_position + i
             rows = task.n_tokens * task.group
             begin = (max(0, task.first_position - window + 1) if window else 0) // RASE_CHUNK
-            task.first_chunk, task.last_chunk = begin, (task.first_position + task.n_tokens - 1) // RASE_CHUNK + 1
+            end = (max(task.first_position + task.n_tokens, seen) - 1) // RASE_CHUNK + 1
+            task.first_chunk, task.last_chunk = begin, end
             task.parts = NULL
             if span:
-                for at in range(begin, (task.first_position + task.n_tokens - 1) // RASE_CHUNK + 1, span):
+                for at in range(begin, end, span):
                     task.parts = parts + (at - begin) * rows * part
                     task.first_chunk = at
-                    task.last_chunk = min(at + span, (task.first_position + task.n_tokens - 1) // RASE_CHUNK + 1)
+                    task.last_chunk = min(at + span, end)
                     with nogil:
                         attention(&task)
                 task.parts, task.first_chunk = parts, begin

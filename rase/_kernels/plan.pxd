@@ -23,10 +23,13 @@ cdef enum:
 
 cdef enum Kind:
     EMBED, NORM, QUANTIZE, LINEAR, BIAS, ROTATE, SILU, SILU_MUL, MUL, ADD, STORE, ATTEND, GATHER, LOGITS,
-    GELU, GELU_TANH, SCALE, SLICE, ROUTE, DISPATCH, SPREAD, LINEAR_ROUTED, MIX
+    GELU, GELU_TANH, SCALE, SLICE, ROUTE, DISPATCH, SPREAD, LINEAR_ROUTED, MIX, LAYER_NORM, HIDDEN
 
 cdef enum Share:
     ROW_LOCAL, OUTPUT_SPLIT, HEAD_SPLIT, EXPERT_SPLIT, ONE_WORKER
+
+cdef enum Index:            # which row of its matrix an EMBED takes
+    IDS, POSITIONS, FIRST
 
 cdef enum Rows:             # what the rows of a step are
     TOKENS, OUTPUTS, ROUTED
@@ -40,6 +43,8 @@ ctypedef struct Step:
     Rows space              # the batch's tokens, those that want logits, or one per token and chosen expert
     bint integer            # LINEAR, QUANTIZE: prompt rows too take the format's own path
     bint tiled              # ATTEND: prompt tokens in bf16 tiles
+    bint bidirectional      # ATTEND: tokens see their whole run
+    Index index             # EMBED
     float *x                # (rows, x_stride)
     float *y
     float *out

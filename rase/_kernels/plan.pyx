@@ -80,7 +80,7 @@ cdef class Plan:
                  "silu": SILU, "silu_mul": SILU_MUL, "mul": MUL, "add": ADD, "store": STORE, "attend": ATTEND,
                  "gather": GATHER, "logits": LOGITS, "gelu": GELU, "gelu_tanh": GELU_TANH, "scale": SCALE,
                  "slice": SLICE, "route": ROUTE, "dispatch": DISPATCH, "spread": SPREAD,
-                 "linear_routed": LINEAR_ROUTED, "mix": MIX}
+                 "linear_routed": LINEAR_ROUTED, "mix": MIX, "layer_norm": LAYER_NORM, "hidden": HIDDEN}
         shares = {"linear": OUTPUT_SPLIT, "logits": OUTPUT_SPLIT, "attend": HEAD_SPLIT, "linear_routed": EXPERT_SPLIT,
                   "dispatch": ONE_WORKER}
         self.steps = <Step *>realloc(self.steps, (self.n_steps + 1) * sizeof(Step))
@@ -93,6 +93,8 @@ cdef class Plan:
         step.act, step.left = fields.pop("act", -1), fields.pop("left", -1)
         step.space = {"tokens": TOKENS, "outputs": OUTPUTS, "routed": ROUTED}[fields.pop("space", "tokens")]
         step.integer = fields.pop("integer", True)
+        step.index = {"ids": IDS, "positions": POSITIONS, "first": FIRST}[fields.pop("index", "ids")]
+        step.bidirectional = fields.pop("bidirectional", False)
         step.experts, step.top_k = fields.pop("experts", 0), fields.pop("top_k", 0)
         step.renormalize = fields.pop("renormalize", True)
         step.x, step.y = _address(fields.pop("x", 0)), _address(fields.pop("y", 0))
@@ -140,7 +142,8 @@ cdef class Plan:
         self.parts_floats = max(PARTS_FLOATS, self.parts_floats, chunks * step.kv_heads * step.group * part)
         for step.schedule in range(self.n_schedules):
             s = &self.schedules[step.schedule]
-            if (s.kv_heads, s.group, s.window, s.part) == (step.kv_heads, step.group, step.window, part):
+            if (s.kv_heads, s.group, s.window, s.bidirectional, s.part) == (
+                    step.kv_heads, step.group, step.window, step.bidirectional, part):
                 return 0
         s = <Schedule *>realloc(self.schedules, (self.n_schedules + 1) * sizeof(Schedule))
         if s == NULL:
@@ -149,6 +152,7 @@ cdef class Plan:
         memset(&s[self.n_schedules], 0, sizeof(Schedule))
         s = &s[self.n_schedules]
         s.kv_heads, s.group, s.window, s.part = step.kv_heads, step.group, step.window, part
+        s.bidirectional = step.bidirectional
         s.tokens = self.k.attention_tokens(step.group)
         self.n_schedules += 1
         return 0

@@ -16,11 +16,12 @@ from libc.string cimport memcpy, memset
 from rase._kernels.attend cimport AttendUnit, Run, schedule_attention
 from rase._kernels.kernels cimport RASE_ACT_Q16_32, RASE_CHUNK, RASE_PAGE_TOKENS, rase_act, rase_attention_task
 from rase._kernels.plan cimport (
-    ACT_BF16, ADD, ATTEND_NS, BIAS, COUNTERS, EMBED, EXPERT_SPLIT, GATHER, GELU, GELU_TANH, HEAD_SPLIT, LINEAR_NS,
-    LOGITS, MIX, MUL, NORM, ONE_WORKER, OUTPUTS, QUANTIZE, ROTATE, ROUTE, ROUTED, ROW_LOCAL, SCALE, SILU, SILU_MUL,
-    SLICE, SPREAD, STORE, UNPACK_NS, Act, Phase, Plan, Routes, Rows, Step, rase_count_down, rase_nanoseconds,
-    rase_tickets, rase_tickets_finish, rase_tickets_reset, rase_tickets_take, rase_tickets_wait,
+    ACT_BF16, ADD, ATTEND_NS, BIAS, COUNTERS, EMBED, EXPERT_SPLIT, GATHER, GELU, GELU_TANH, HEAD_SPLIT, HIDDEN, IDS,
+    LAYER_NORM, LINEAR_NS, LOGITS, MIX, MUL, NORM, ONE_WORKER, OUTPUTS, POSITIONS, QUANTIZE, ROTATE, ROUTE, ROUTED,
+    ROW_LOCAL, SCALE, SILU, SILU_MUL, SLICE, SPREAD, STORE, UNPACK_NS, Act, Phase, Plan, Rows, Step, rase_count_down,
+    rase_nanoseconds, rase_tickets, rase_tickets_finish, rase_tickets_reset, rase_tickets_take, rase_tickets_wait,
 )
+from rase._kernels.routes cimport sort_by_expert
 
 cdef extern from "fpenv.h" nogil:
     uint64_t rase_fp_enter()
@@ -161,7 +162,7 @@ cdef class Walker(Plan):
         elif phase.share == HEAD_SPLIT:
             self.attend(&self.steps[phase.first], worker, unit)
         elif phase.share == ONE_WORKER:
-            self.dispatch(&self.steps[phase.first])
+            sort_by_expert(&self.steps[phase.first], &self.routes, self.n_tokens, self.n_generated)
         elif phase.share == EXPERT_SPLIT:
             for i in range(phase.first, phase.last):
                 groups = (self.steps[i].rows + r - 1) // r
@@ -192,6 +193,8 @@ cdef class Walker(Plan):
             x, y, out = step.x + row * step.x_stride, step.y + row * step.y_stride, step.out + row * step.out_stride
             if step.kind == NORM:
                 self.k.rms_norm(x, step.y, n, step.group, step.scale, out)
+            elif step.kind == LAYER_NORM:
+                self.k.layer_norm(x, step.y, n, step.scale, out)
             elif step.kind == QUANTIZE:
                 self.quantize(step, x, row)
             elif step.kind == ADD:
@@ -230,9 +233,16 @@ cdef class Walker(Plan):
                 self.embed(step, out, row)
             elif step.kind == GATHER:
                 memcpy(out, step.x + self.logits_rows[row] * step.x_stride, n * sizeof(float))
+            elif step.kind == HIDDEN:
+                memcpy(self.logits + row * self.logits_stride, step.x + self.logits_rows[row] * step.x_stride,
+                       n * sizeof(float))
 
     cdef void embed(self, Step *step, float *out, int64_t row) noexcept nogil:
-        cdef int64_t r = self.k.rows_per_group, id = self.ids[row]
+        cdef int64_t r = self.k.rows_per_group, id = 0
+        if step.index == IDS:
+            id = self.ids[row]
+        elif step.index == POSITIONS:
+            id = self.positions[row]
         step.format.row(step.packed + id // r * step.group_bytes, <int>(id % r), step.cols, out)
         if step.scale != 1.0:
             self.k.scale(out, step.scale, step.cols, out)
@@ -266,37 +276,6 @@ cdef class Walker(Plan):
 
     cdef inline uint8_t *page(self, int cache, int64_t table, int64_t index) noexcept nogil:
         return self.pages[cache][self.page_tables[cache * self.group_stride + table * self.table_stride + index]]
-
-    cdef void dispatch(self, Step *step) noexcept nogil:
-        """Sort the pairs (token, choice) by expert, then token, from the routes x (tokens, 2 top_k).
-
-        How many experts are active is kept with the step: a worker that comes late counts an old phase's units by it,
-        when another layer's routes may be here already.
-        """
-        cdef Routes *routes = &self.routes
-        cdef int64_t t, e, pair, k = step.top_k
-        cdef int32_t row
-        step.n_active = 0
-        memset(routes.first, 0, (step.experts + 1) * sizeof(int32_t))
-        memset(routes.generated, 0, step.experts * sizeof(int32_t))
-        for pair in range(self.n_tokens * k):
-            t = pair // k
-            e = <int64_t>step.x[t * step.x_stride + pair % k]
-            routes.first[e + 1] += 1
-            routes.generated[e] += t < self.n_generated
-        for e in range(step.experts):
-            if routes.first[e + 1]:
-                routes.active[step.n_active] = <int32_t>e
-                step.n_active += 1
-            routes.first[e + 1] += routes.first[e]
-        for pair in range(self.n_tokens * k):  # first[e] counts up to the next expert's start, and is set back below
-            e = <int64_t>step.x[pair // k * step.x_stride + pair % k]
-            row = routes.first[e]
-            routes.first[e] += 1
-            routes.order[row], routes.place[pair] = <int32_t>pair, row
-        for e in range(step.experts, 0, -1):
-            routes.first[e] = routes.first[e - 1]
-        routes.first[0] = 0
 
     cdef void mix(self, Step *step, const float *route, int64_t token, float *out) noexcept nogil:
         """The outputs of a token's experts, ascending, times their gates."""
@@ -374,10 +353,12 @@ cdef class Walker(Plan):
         task.q_stride, task.out_stride = step.x_stride, step.out_stride
         task.group, task.head_dim, task.head_stride = step.group, step.head_dim, stride
         task.window, task.scale, task.soft_cap = step.window, step.scale, step.soft_cap
+        task.seen = run.position + run.count if step.bidirectional else 0
         task.scratch = self.scratch[worker]
         task.n_tokens, task.first_position = unit.count, run.position + unit.first
         task.first_chunk, task.last_chunk, task.pages = unit.first_chunk, unit.last_chunk, pages
-        first, last = unit.first_chunk * RASE_CHUNK, min(unit.last_chunk * RASE_CHUNK, task.first_position + unit.count)
+        first, last = unit.first_chunk * RASE_CHUNK, unit.last_chunk * RASE_CHUNK
+        last = min(last, max(task.first_position + unit.count, task.seen))
         if step.window:  # pages that a window has left behind may be gone
             first = max(first, task.first_position - step.window + 1)
         for page in range(first // RASE_PAGE_TOKENS, (last + RASE_PAGE_TOKENS - 1) // RASE_PAGE_TOKENS):

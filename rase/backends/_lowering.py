@@ -44,17 +44,14 @@ def refuse_unknown(graph: Graph) -> None:
     """Raise ``UnsupportedArchitecture`` for an op, or a variety of one, that has no kernel."""
     known = (
         ops.Embed, ops.RmsNorm, ops.Linear, ops.Rotate, ops.Activate, ops.Mul, ops.Add, ops.Attention,
-        ops.Logits, ops.Scale, ops.Slice, ops.Route, ops.LinearRouted, ops.Mix,
+        ops.Logits, ops.Scale, ops.Slice, ops.Route, ops.LinearRouted, ops.Mix, ops.LayerNorm, ops.Hidden,
     )  # fmt: skip
     for op in graph.ops:
         missing = None
         if not isinstance(op, known):
             missing = type(op).__name__
-        elif isinstance(op, ops.Attention):
-            if isinstance(op.mask, ops.Bidirectional):
-                missing = "bidirectional attention"
-            elif op.sinks is not None:
-                missing = "attention with sinks"
+        elif isinstance(op, ops.Attention) and op.sinks is not None:
+            missing = "attention with sinks"
         if missing:
             raise UnsupportedArchitecture(f"cpu has no kernel for {missing} of '{graph.architecture}'")
 
@@ -187,11 +184,16 @@ class Lowering:
 
     def _embed(self, op: ops.Embed) -> None:
         self._step("embed", out=self._new(op.out), format=self.formats[op.weight.name], packed=op.weight.name,
-                   cols=op.out.dim, rows=op.weight.shape[0], scale=op.scale)  # fmt: skip
+                   cols=op.out.dim, rows=op.weight.shape[0], scale=op.scale, index=op.index)  # fmt: skip
 
     def _rmsnorm(self, op: ops.RmsNorm) -> None:
         self._step("norm", x=op.x, y=op.weight.name, out=self._new(op.out), cols=op.x.dim, group=op.group,
                    scale=op.eps)  # fmt: skip
+
+    def _layernorm(self, op: ops.LayerNorm) -> None:
+        out = self._new(op.out)
+        self._step("layer_norm", x=op.x, y=op.weight.name, out=out, cols=op.x.dim, scale=op.eps)
+        self._step("bias", x=out, y=op.bias.name, out=out, cols=op.x.dim)
 
     def _linear(self, op: ops.Linear) -> None:
         kind = self.act_kind(self.formats[op.weight.name])
@@ -290,7 +292,8 @@ class Lowering:
         self._step("store", x=op.k, y=op.v, **shape)
         self._step("attend", x=op.q, out=self._new(op.out), group=op.n_heads // op.n_kv_heads,
                    window=op.mask.width if isinstance(op.mask, ops.Window) else 0, scale=op.scale,
-                   soft_cap=op.soft_cap or 0.0, tiled=self.prompt == "bf16", **shape)  # fmt: skip
+                   soft_cap=op.soft_cap or 0.0, tiled=self.prompt == "bf16",
+                   bidirectional=isinstance(op.mask, ops.Bidirectional), **shape)  # fmt: skip
 
     def _logits(self, op: ops.Logits) -> None:
         """Logits always take the generated-token path (rule R3), over the rows that want them."""
@@ -302,6 +305,9 @@ class Lowering:
         self._step("logits", "outputs", x=rows, act=self._act(kind, op.x.dim), cols=op.x.dim, rows=op.out.dim,
                    format=self.formats[op.weight.name], packed=op.weight.name, scale=op.scale,
                    soft_cap=op.soft_cap or 0.0)  # fmt: skip
+
+    def _hidden(self, op: ops.Hidden) -> None:
+        self._step("hidden", "outputs", x=op.x, cols=op.x.dim)
 
     # Memory
 

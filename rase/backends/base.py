@@ -35,7 +35,8 @@ class Batch:
 
     Rules, validated by ``check``: generated tokens come before prompt tokens; tokens of one sequence and role
     are contiguous, with ascending positions; a page that is written belongs to one sequence only. Page ids of
-    different cache groups have nothing to do with each other.
+    different cache groups have nothing to do with each other. Where tokens see what follows them
+    (``graph.whole_input``), every sequence is whole: its positions are 0, 1, 2 and so on.
     """
 
     ids: np.ndarray  # int32 (n,)
@@ -43,7 +44,7 @@ class Batch:
     sequences: np.ndarray  # int32 (n,) row of each table
     page_tables: np.ndarray  # int32 (g, s, pages): per cache group, page ids in order of position, -1 = none
     roles: np.ndarray  # uint8 (n,) GENERATED or PROMPT
-    logits_rows: np.ndarray  # int32 (m,) the tokens whose logits are wanted; m may be 0
+    logits_rows: np.ndarray  # int32 (m,) the tokens whose output is wanted; m may be 0
 
     @classmethod
     def of(
@@ -185,7 +186,8 @@ class Program(ABC):
 
     @abstractmethod
     def run(self, batch: Batch) -> np.ndarray:
-        """Logits, float32 ``(m, vocab_size)``, in order of ``logits_rows``; checks the batch first.
+        """The graph's output, float32 ``(m, graph.output.dim)``, in order of ``logits_rows``: logits, or the
+        hidden rows of an embedding model. Checks the batch first.
 
         K and V of every token of the batch are stored, also of those without logits.
         """

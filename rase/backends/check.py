@@ -43,6 +43,8 @@ def check_batch(batch: Batch, program: Program) -> None:
     for table, reserved in zip(batch.page_tables, program.reserved_pages, strict=True):
         _require(table.max() < reserved, "a page id is beyond the reserved pages")
     _check_order(batch.positions[0], batch.sequences, batch.roles)
+    if graph.whole_input:
+        _check_whole(batch)
     for table, window in zip(batch.page_tables, windows(graph), strict=True):
         _check_pages(table, window, batch, program.page_tokens)
 
@@ -67,11 +69,11 @@ def check_rope_factors(name: str, factors: Any) -> None:
 
 def _accepts_one(batch: Batch, program: Program) -> bool:
     """Whether this is a valid step of one token; what is not is left to the checks that say why."""
-    if batch.ids.size != 1:
+    graph = program.graph
+    if batch.ids.size != 1 or graph.whole_input:
         return False
     from rase._kernels.batch import accepts_one
 
-    graph = program.graph
     try:
         return accepts_one(
             batch.ids, batch.positions, batch.sequences, batch.page_tables, batch.roles, batch.logits_rows,
@@ -126,6 +128,15 @@ def _check_order(positions: Any, sequences: Any, roles: Any) -> None:
     if len(np.unique(sequences[runs])) != len(runs):  # some sequence has tokens of both roles
         places = sequences.astype(np.int64) << 32 | positions
         _require(len(np.unique(places)) == len(positions), "a sequence holds one position twice")
+
+
+def _check_whole(batch: Batch) -> None:
+    """Tokens that see what follows them come whole: each sequence from position 0 on, without a gap."""
+    import numpy as np
+
+    starts = np.flatnonzero(np.diff(batch.sequences, prepend=-1))
+    places = np.arange(batch.ids.size) - np.repeat(starts, np.diff(starts, append=batch.ids.size))
+    _require((batch.positions[0] == places).all(), "a sequence of a bidirectional graph is not whole")
 
 
 def _check_pages(tables: Any, window: int, batch: Batch, page_tokens: int) -> None:

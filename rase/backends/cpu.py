@@ -155,7 +155,7 @@ class CpuProgram(Program):
         self.numerics_class = f"cpu-{REVISION}/{plan.prompt}/kv-f16"
         self._variant, self.isa = variant, variant.name
         self.threads = threads
-        self._padded_vocab = -(-self.graph.vocab_size // 16) * 16
+        self._out_dim = self.graph.output.dim
         pages = -(-self.graph.context_length // PAGE_TOKENS) + 1
         self._walker: Any = Walker(variant, self.max_batch_tokens, max(threads), pages)
         self._keep: list[Any] = [weights, Arena(plan.scratch_bytes, "scratch memory")]
@@ -206,7 +206,7 @@ class CpuProgram(Program):
     def _run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
         n = len(batch.ids)
         generated = int(n - np.count_nonzero(batch.roles))
-        logits = np.empty((len(batch.logits_rows), self._padded_vocab), np.float32)
+        out = np.empty((len(batch.logits_rows), -(-self._out_dim // 16) * 16), np.float32)
         last = batch.positions.item() if n == 1 else int(batch.positions[0].max())
         for index, table in enumerate(self._ropes):
             table.cover(last, self.graph.context_length, self._walker, index)
@@ -215,11 +215,11 @@ class CpuProgram(Program):
         start = _now() if timed else 0
         spent = self._walker.run(
             batch.ids, batch.positions[0], batch.sequences, batch.page_tables, generated, batch.logits_rows,
-            logits, threads, timed,
+            out, threads, timed,
         )  # fmt: skip
         if timed:
             _count(n - generated, _now() - start, spent)
-        return logits[:, : self.graph.vocab_size]
+        return out[:, : self._out_dim]
 
     def limits(self, buffer_bytes: int = 2 << 30) -> Limits | None:
         from rase.backends._limits import measure_limits

@@ -119,8 +119,7 @@ class ReferenceProgram(Program):
                 for value in op.inputs:
                     if self._last_use[value.id] == index:
                         values.pop(value.id, None)
-        logits = values[self.graph.outputs["logits"].id]
-        return np.asarray(logits, np.float32)
+        return np.asarray(values[self.graph.output.id], np.float32)
 
     def close(self) -> None:
         self._closed = True
@@ -170,13 +169,21 @@ def _refuse_unknown_ops(graph: Graph) -> None:
 
 
 def _embed(op: ops.Embed, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
-    return program.weight(op.weight.name)[batch.ids] * op.scale
+    rows = {"ids": batch.ids, "positions": batch.positions[0], "first": np.zeros_like(batch.ids)}
+    return program.weight(op.weight.name)[rows[op.index]] * op.scale
 
 
 def _rms_norm(op: ops.RmsNorm, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
     groups = x[0].reshape(len(x[0]), -1, op.group)  # (tokens, runs, group)
     mean_square = np.mean(groups**2, axis=-1, keepdims=True)
     return (groups / np.sqrt(mean_square + op.eps) * program.weight(op.weight.name)).reshape(x[0].shape)
+
+
+def _layer_norm(op: ops.LayerNorm, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    centred = x[0] - np.mean(x[0], axis=-1, keepdims=True)
+    variance = np.mean(centred**2, axis=-1, keepdims=True)
+    normed = centred / np.sqrt(variance + op.eps)
+    return normed * program.weight(op.weight.name) + program.weight(op.bias.name)
 
 
 def _linear(op: ops.Linear, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
@@ -297,10 +304,15 @@ def _logits(op: ops.Logits, x: list[Array], program: ReferenceProgram, batch: Ba
     return logits if op.soft_cap is None else op.soft_cap * np.tanh(logits / op.soft_cap)
 
 
+def _hidden(op: ops.Hidden, x: list[Array], program: ReferenceProgram, batch: Batch) -> Array:
+    return x[0][batch.logits_rows]
+
+
 _OPS: dict[type[Op], Callable[[Any, list[Array], ReferenceProgram, Batch], Array]] = {
-    ops.Embed: _embed, ops.RmsNorm: _rms_norm, ops.Linear: _linear, ops.Rotate: _rotate,
+    ops.Embed: _embed, ops.RmsNorm: _rms_norm, ops.LayerNorm: _layer_norm, ops.Linear: _linear,
+    ops.Rotate: _rotate,
     ops.Activate: _activate, ops.Mul: _mul, ops.Add: _add, ops.Scale: _scale, ops.Slice: _slice,
-    ops.Attention: _attention, ops.Logits: _logits,
+    ops.Attention: _attention, ops.Logits: _logits, ops.Hidden: _hidden,
     ops.Route: _route, ops.LinearRouted: _linear_routed, ops.Mix: _mix,
 }  # fmt: skip
 

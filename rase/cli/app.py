@@ -63,6 +63,7 @@ MODEL = {
 RUNTIME = {"probe": ("rase.cli.runtime:probe", "Choose a device and run a real operation on it.")}
 ROOT = {
     "run": ("rase.cli.run:run", "Ask one question, or chat."),
+    "embed": ("rase.cli.embed:embed", "Print vectors of texts, by an embedding model."),
     "model": ("rase.cli.app:model", "Register, list, verify and remove models."),
     "serve": ("rase.cli.serve:serve", "Serve the models over the OpenAI API."),
     "bench": ("rase.cli.bench:bench", "Measure how fast a model runs here."),

@@ -41,7 +41,11 @@ def _model_options(command: Command) -> Command:
             "--context-length", type=click.IntRange(1), metavar="TOKENS", help="Default: the file's."
         ),
         click.option("--architecture", metavar="NAME", help="llama3, qwen3, … Default: the file's."),
-        click.option("--kind", type=click.Choice(["generator", "embedding"]), default="generator"),
+        click.option(
+            "--kind",
+            type=click.Choice(["generator", "embedding"]),
+            help="What the model makes: text, or vectors. Default: what the file is for.",
+        ),
         click.option("--id", metavar="ID", help="The name of the model. Default: from the file's name."),
     ):
         command = option(command)
@@ -57,7 +61,7 @@ def _model_options(command: Command) -> Command:
 @json_option
 @common_options
 def import_model(
-    path: str, id: str | None, kind: str, architecture: str | None, context_length: int | None,
+    path: str, id: str | None, kind: str | None, architecture: str | None, context_length: int | None,
     chat_template: str | None, tokenizer: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Register the file PATH: check that it can run, hash it, write a manifest. The file stays where it is.
@@ -87,7 +91,7 @@ def import_model(
 @json_option
 @common_options
 def pull_model(
-    source: str | None, repo: str | None, file: str | None, id: str | None, kind: str,
+    source: str | None, repo: str | None, file: str | None, id: str | None, kind: str | None,
     architecture: str | None, context_length: int | None, chat_template: str | None,
     tokenizer_repo: str | None, tokenizer_file: str | None, sha256: str | None, as_json: bool,
 ) -> None:  # fmt: skip
@@ -162,7 +166,9 @@ def _id_from(source: str) -> str:
 def _report(result: ImportedModel, as_json: bool) -> None:
     manifest = result.manifest
     if as_json:
-        print_json(describe(manifest) | {"replaced": result.replaced is not None})
+        print_json(
+            describe(manifest) | {"replaced": result.replaced is not None, "problems": [*result.problems]}
+        )
         return
     facts = [printable(manifest.architecture or str(manifest.format)), size_text(result.size)]
     if manifest.context_length is not None:
@@ -171,5 +177,9 @@ def _report(result: ImportedModel, as_json: bool) -> None:
     click.echo(f"SHA-256 {manifest.sha256}")
     if result.replaced is not None and result.replaced.tokenizer and not manifest.tokenizer:
         hint("The tokenizer that was attached before is not any more: see 'rase model attach-tokenizer'.")
+    for problem in result.problems:
+        hint(f"Tokenizer: {problem}.")
+    if manifest.context_length is not None and manifest.kind == "embedding":
+        hint(f'Try: rase embed {manifest.id} "Hello"')
     if manifest.context_length is not None and manifest.kind == "generator":
         hint(f'Try: rase run {manifest.id} "Hello"')

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rase.errors import CorruptModelFile, UnsupportedArchitecture
 from rase.graph import ops
@@ -28,6 +28,8 @@ AXES: dict[str, tuple[str, ...]] = {
     "attn_k": ("kv_heads", "dim"),
     "attn_v": ("kv_heads", "dim"),
     "attn_output": ("dim", "heads"),
+    "position_embd": ("positions", "dim"),
+    "token_types": ("token_types", "dim"),
     "attn_qkv": ("qkv", "dim"),
     "ffn_gate": ("hidden", "dim"),
     "ffn_up": ("hidden", "dim"),
@@ -48,6 +50,7 @@ class Shaped(Protocol):
 
 class GraphBuilder:
     """``tensors`` are the file's, ``sizes`` gives each axis name its length (vocab, dim, heads, ...).
+    ``embedding`` asks for the graph of an embedding model, which ends before the logits.
 
     Tensor names are given without ``.weight``. An axis or a tensor name that only one architecture knows is
     declared by that architecture: ``g.sizes["experts"] = 8`` and ``axes=("experts", "dim")``.
@@ -60,11 +63,12 @@ class GraphBuilder:
         architecture: str,
         sizes: Mapping[str, int],
         context_length: int,
+        embedding: bool = False,
     ) -> None:
         self.tensors = tensors
         self.architecture = architecture
         self.sizes = dict(sizes)
-        self.context_length = context_length
+        self.context_length, self.embedding = context_length, embedding
         self._ops: list[Op] = []
         self._values: list[Value] = []
         self._caches: list[CacheGroup] = []
@@ -92,10 +96,17 @@ class GraphBuilder:
         if not self.has(name):
             self._stacks[f"{name}.weight"] = tuple(f"{part}.weight" for part in parts)
 
-    def embed(self, name: str, *, scale: float = 1.0, axes: tuple[str, str] | None = None) -> Value:
-        """Rows of the embedding matrix for the batch's ids -> (tokens, dim)."""
+    def embed(
+        self,
+        name: str,
+        *,
+        scale: float = 1.0,
+        index: Literal["ids", "positions", "first"] = "ids",
+        axes: tuple[str, str] | None = None,
+    ) -> Value:
+        """Rows of an embedding matrix for the batch's ids, or its positions -> (tokens, dim)."""
         weight = self._matrix(name, axes)
-        return self._emit(ops.Embed, weight.shape[1], weight=weight, scale=scale)
+        return self._emit(ops.Embed, weight.shape[1], weight=weight, scale=scale, index=index)
 
     def rms_norm(self, x: Value, name: str, eps: float, group: int | None = None) -> Value:
         """RMS norm over all of x, or over each ``group`` elements of it with one shared weight."""
@@ -103,6 +114,11 @@ class GraphBuilder:
         axis = "dim" if group == self.sizes["dim"] else "heads" if group == x.dim else "head_dim"
         weight = self._weight(f"{name}.weight", (group,), (axis,))
         return self._emit(ops.RmsNorm, x.dim, x=x, weight=weight, eps=eps, group=group)
+
+    def layer_norm(self, x: Value, name: str, eps: float) -> Value:
+        """Layer norm over all of x, with its weight and its bias."""
+        weight, bias = (self._weight(f"{name}.{part}", (x.dim,), ("dim",)) for part in ("weight", "bias"))
+        return self._emit(ops.LayerNorm, x.dim, x=x, weight=weight, bias=bias, eps=eps)
 
     def linear(self, x: Value, *names: str, axes: tuple[str, str] | None = None) -> Any:
         """x · Wᵀ for each name, with the bias that the file has beside it, if any: one Value, or a tuple."""
@@ -200,7 +216,13 @@ class GraphBuilder:
         scale: float = 1.0,
         soft_cap: float | None = None,
     ) -> Value:
-        """Logits of the rows that want them; a file without ``name`` shares the matrix ``tied``."""
+        """Logits of the rows that want them; a file without ``name`` shares the matrix ``tied``.
+
+        A graph of an embedding model ends before them, and gives the rows themselves.
+        """
+        if self.embedding:
+            self.leave(name)
+            return self.hidden(x)
         if tied is not None and not self.has(name):
             name = tied
         weight = self._matrix(name, axes)
@@ -208,6 +230,12 @@ class GraphBuilder:
         out = self._emit(ops.Logits, weight.shape[0], rows="outputs", x=x, weight=weight, scale=scale,
                          soft_cap=soft_cap)  # fmt: skip
         self._outputs["logits"] = out
+        return out
+
+    def hidden(self, x: Value) -> Value:
+        """The rows of x that are wanted: what an embedding model gives, before they are pooled."""
+        out = self._emit(ops.Hidden, x.dim, rows="outputs", x=x)
+        self._outputs["hidden"] = out
         return out
 
     def finish(self) -> Graph:

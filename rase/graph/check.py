@@ -41,7 +41,7 @@ def check_graph(graph: Graph) -> None:
         layers = {layer for slot, layer in cached if slot == cache}
         whole = group.kind == "state" or layers == set(range(group.n_layers))
         _require(whole, f"cache {cache} has layers that no attention writes")
-    _require(bool(graph.outputs), "the graph has no output")
+    _require(len(graph.outputs) == 1, "the graph has no output, or several")
     for name, value in graph.outputs.items():
         _require(value.id in written, f"output '{name}' is never written")
 
@@ -65,7 +65,21 @@ def _matrix(op: Any, graph: Graph) -> Facts:
 
 
 def _embed(op: Embed, graph: Graph) -> Facts:
-    return [(op.weight.shape == (graph.vocab_size, op.out.dim), "its matrix is not (vocab, dim)")]
+    rows, dim = op.weight.shape
+    needed = {"ids": graph.vocab_size, "positions": graph.context_length, "first": 1}[op.index]
+    exact = op.index == "ids"
+    return [
+        (dim == op.out.dim, f"writes {op.out.dim} elements, its matrix has {dim} columns"),
+        (rows == needed if exact else rows >= needed, f"its matrix has {rows} rows, not {needed}"),
+    ]
+
+
+def _layer_norm(op: ops.LayerNorm, graph: Graph) -> Facts:
+    return [
+        (op.out.dim == op.x.dim, "changes the dimension"),
+        (op.weight.shape == op.bias.shape == (op.x.dim,), f"weight and bias are not ({op.x.dim},)"),
+        (op.eps > 0, f"eps {op.eps} is not positive"),
+    ]
 
 
 def _rms_norm(op: ops.RmsNorm, graph: Graph) -> Facts:
@@ -185,9 +199,16 @@ def _logits(op: ops.Logits, graph: Graph) -> Facts:
     ]
 
 
+def _hidden(op: ops.Hidden, graph: Graph) -> Facts:
+    return [
+        (op.out.dim == op.x.dim, "changes the dimension"),
+        (op.x.rows == "tokens" and op.out.rows == "outputs", "must read tokens and write rows of outputs"),
+    ]
+
+
 _CHECKS: dict[type[Op], Callable[[Any, Graph], Facts]] = {
     ops.Embed: _embed, ops.RmsNorm: _rms_norm, ops.Linear: _matrix, ops.Rotate: _rotate,
     ops.Activate: _elementwise, ops.Mul: _elementwise, ops.Add: _elementwise, ops.Scale: _elementwise,
     ops.Slice: _slice, ops.Route: _route, ops.LinearRouted: _linear_routed, ops.Mix: _mix,
-    ops.Attention: _attention, ops.Logits: _logits,
+    ops.Attention: _attention, ops.Logits: _logits, ops.LayerNorm: _layer_norm, ops.Hidden: _hidden,
 }  # fmt: skip

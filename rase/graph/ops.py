@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 __all__ = [
-    "Activate", "Add", "Attention", "Bidirectional", "CacheGroup", "Causal", "Embed", "Graph", "Linear",
-    "LinearRouted", "Logits", "Mask", "Mix", "Mul", "Op", "RmsNorm", "Rope", "Rotate", "Route", "Scale",
-    "Slice", "Value", "Weight", "Window", "Yarn",
+    "Activate", "Add", "Attention", "Bidirectional", "CacheGroup", "Causal", "Embed", "Graph", "Hidden",
+    "LayerNorm", "Linear", "LinearRouted", "Logits", "Mask", "Mix", "Mul", "Op", "RmsNorm", "Rope", "Rotate",
+    "Route", "Scale", "Slice", "Value", "Weight", "Window", "Yarn",
 ]  # fmt: skip
 
 
@@ -121,10 +122,15 @@ class Op:
 
 @dataclass(frozen=True)
 class Embed(Op):
-    """out[t] = weight[ids[t]] · scale; weight ``(vocab, dim)``."""
+    """out[t] = weight[row] · scale; weight ``(vocab, dim)``, or as many rows as its index can name.
+
+    The row is the token's id, its position in the sequence (learned positions), or always the first (the
+    type of the tokens of a single text, Devlin et al., arXiv 1810.04805).
+    """
 
     weight: Weight
     scale: float = 1.0
+    index: Literal["ids", "positions", "first"] = "ids"
 
 
 @dataclass(frozen=True)
@@ -138,6 +144,19 @@ class RmsNorm(Op):
     weight: Weight
     eps: float
     group: int
+
+
+@dataclass(frozen=True)
+class LayerNorm(Op):
+    """out = (x - mean(x)) / sqrt(variance(x) + eps) · weight + bias (Ba et al., arXiv 1607.06450).
+
+    The mean and the (biased) variance are over all of x; weight and bias are ``(dim,)``.
+    """
+
+    x: Value
+    weight: Weight
+    bias: Weight
+    eps: float
 
 
 @dataclass(frozen=True)
@@ -277,6 +296,13 @@ class Logits(Op):
 
 
 @dataclass(frozen=True)
+class Hidden(Op):
+    """out[r] = x[logits_rows[r]]: the rows that an embedding model gives; out has rows ``outputs``."""
+
+    x: Value
+
+
+@dataclass(frozen=True)
 class CacheGroup:
     """Layers whose cache has one shape and one lifetime: full attention, a window, or a recurrent state."""
 
@@ -289,7 +315,8 @@ class CacheGroup:
 
 @dataclass(frozen=True)
 class Graph:
-    """A model for one batch of tokens. ``outputs`` names what it returns; ``weights`` what it reads."""
+    """A model for one batch of tokens. ``outputs`` names what it returns (``logits`` or ``hidden``),
+    ``weights`` what it reads."""
 
     architecture: str
     ops: tuple[Op, ...]
@@ -300,6 +327,16 @@ class Graph:
     context_length: int
     vocab_size: int
     dim: int
+
+    @property
+    def output(self) -> Value:
+        """What a program returns: ``logits`` of a generator, ``hidden`` rows of an embedding model."""
+        return next(iter(self.outputs.values()))
+
+    @cached_property
+    def whole_input(self) -> bool:
+        """Whether a token sees what follows it, so that a sequence runs in one step, whole or not at all."""
+        return any(isinstance(op, Attention) and isinstance(op.mask, Bidirectional) for op in self.ops)
 
     def describe(self) -> str:
         """A text dump, one line per op, for reading and for comparing two graphs."""

@@ -2,7 +2,8 @@
 
 An architecture is one file here. It exports ``NAMES`` (values of GGUF's ``general.architecture``),
 ``CHAT_TEMPLATE`` (the template of a file that has none, or None), ``ALIASES`` (further names that a user may
-say, each with its template) and ``build(cfg, g)``, which writes the forward pass onto the builder ``g``.
+say, each with its template) and ``build(cfg, g)``, which writes the forward pass onto the builder ``g``. An
+encoder, whose tokens see what follows them and which has no logits, also exports ``ENCODER = True``.
 ``CHECKPOINTS``, where it has any, say how folders of safetensors files hold the same models.
 """
 
@@ -14,7 +15,7 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from rase.checkpoint.mapping import Checkpoint
 from rase.errors import CorruptModelFile, ManifestError, UnsupportedArchitecture
@@ -22,7 +23,7 @@ from rase.graph.builder import GraphBuilder, Shaped
 from rase.graph.ops import Graph
 from rase.models.config import ModelConfig
 
-__all__ = ["Architecture", "build", "checkpoints", "names", "resolve"]
+__all__ = ["Architecture", "build", "checkpoints", "kind_of", "names", "pooling", "resolve"]
 
 # Architectures that people ask for and that are refused for a reason worth saying.
 _REFUSED = {
@@ -88,10 +89,11 @@ def build(
     tensors: Mapping[str, Shaped],
     architecture: str | None = None,
     context_length: int | None = None,
+    kind: Literal["generator", "embedding"] = "generator",
 ) -> Graph:
     """The graph of a GGUF file, from its metadata and its tensors' shapes alone.
 
-    ``architecture`` and ``context_length`` are the manifest's; one that contradicts the file raises
+    ``architecture``, ``context_length`` and ``kind`` are the manifest's; one that contradicts the file raises
     ``ManifestError``. Also raises ``UnsupportedArchitecture`` and ``CorruptModelFile``.
     """
     own = metadata.get("general.architecture")
@@ -109,11 +111,45 @@ def build(
                 "the manifest's architecture is not the file's", expected=repr(own), found=repr(architecture),
                 hint=f"Register the model again with --architecture {own}, or without it.",
             )  # fmt: skip
-    cfg = ModelConfig.read(metadata, tensors, own, context_length)
-    g = GraphBuilder(tensors, architecture=own, sizes=cfg.sizes, context_length=cfg.context_length)
+    encoder = getattr(found.module, "ENCODER", False)
+    if kind == "embedding":
+        pooling(metadata)  # a file that does not say how is refused now
+    if encoder and kind == "generator":
+        raise ManifestError(
+            f"architecture '{own}' makes embeddings and no text", expected="kind embedding",
+            found=f"kind {kind}", hint="Register the model again with --kind embedding.",
+        )  # fmt: skip
+    cfg = ModelConfig.read(metadata, tensors, own, context_length, encoder=encoder)
+    g = GraphBuilder(tensors, architecture=own, sizes=cfg.sizes, context_length=cfg.context_length,
+                     embedding=kind == "embedding")  # fmt: skip
     found.module.build(cfg, g)
     cfg.keys.refuse_unread()
     return g.finish()
+
+
+def kind_of(metadata: Mapping[str, Any]) -> Literal["generator", "embedding"]:
+    """What a file is for: its architecture is an encoder, or it says how to pool rows into one."""
+    own = metadata.get("general.architecture")
+    found = _table().get(own) if isinstance(own, str) else None
+    encoder = found is not None and getattr(found.module, "ENCODER", False)
+    return "embedding" if encoder or metadata.get(f"{own}.pooling_type") else "generator"
+
+
+def pooling(metadata: Mapping[str, Any]) -> Literal["mean", "cls", "last"]:
+    """How a file wants its rows to become one vector. Raises ``UnsupportedArchitecture``."""
+    key = f"{metadata.get('general.architecture')}.pooling_type"
+    value = metadata.get(key)
+    number = value if type(value) is int else -1
+    ways: dict[int, Literal["mean", "cls", "last"]] = {1: "mean", 2: "cls", 3: "last"}
+    if number not in ways:
+        others = {0: "none", 4: "a ranking of pairs"}
+        raise UnsupportedArchitecture(
+            f"metadata key '{key}' names no pooling that rase knows",
+            expected="1 (mean), 2 (cls) or 3 (last)",
+            found="no such key" if value is None else others.get(number, f"{value!r:.40}"),
+            hint="Use a file that was converted as an embedding model.",
+        )  # fmt: skip
+    return ways[number]
 
 
 def _table() -> dict[str, Architecture]:

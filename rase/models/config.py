@@ -99,8 +99,10 @@ class ModelConfig:
         tensors: Mapping[str, Shaped],
         architecture: str,
         context_length: int | None = None,
+        *,
+        encoder: bool = False,
     ) -> ModelConfig:
-        """Read what all decoders share. ``context_length`` may lower the file's, never raise it.
+        """Read what all decoders and encoders share. ``context_length`` may lower the file's, never raise it.
 
         Raises ``CorruptModelFile``, ``UnsupportedArchitecture``, ``ManifestError``.
         """
@@ -112,14 +114,15 @@ class ModelConfig:
             if dim % n_heads:
                 raise keys.bad("attention.head_count", f"a divisor of embedding_length {dim}", n_heads)
             head_dim = dim // n_heads
-        _refuse_variants(keys, head_dim)
+        _refuse_variants(keys, head_dim, encoder)
         return cls(
             architecture=architecture, keys=keys, n_layers=n_layers, dim=dim,
             vocab_size=_vocab_size(tensors),
             context_length=_context_length(keys, context_length),
             hidden_dim=keys.per_layer_integer("feed_forward_length", n_layers),
             n_heads=n_heads, n_kv_heads=_n_kv_heads(keys, n_layers, n_heads), head_dim=head_dim,
-            norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
+            norm_eps=keys.number("attention.layer_norm_epsilon" if encoder
+                                 else "attention.layer_norm_rms_epsilon"),
             attn_scale=keys.optional_number("attention.scale") or 1 / math.sqrt(head_dim),
             rope_theta=keys.number("rope.freq_base", 10000.0),
             rope_dim=_rope_dim(keys, head_dim), rope_scaling=RopeScaling.read(keys),
@@ -164,15 +167,23 @@ def _rope_dim(keys: Keys, head_dim: int) -> int:
     return rope_dim
 
 
-def _refuse_variants(keys: Keys, head_dim: int) -> None:
+def _refuse_variants(keys: Keys, head_dim: int, encoder: bool) -> None:
     """Keys that change what the layers compute and that no architecture here implements."""
-    if not keys.flag("attention.causal", True):
+    causal = keys.flag("attention.causal", True)
+    if causal is encoder:
+        ways = ("bidirectional attention", "causal attention")
         raise UnsupportedArchitecture(
-            f"metadata key '{keys.architecture}.attention.causal' is false",
-            expected="a causal decoder",
-            found="bidirectional attention",
-            hint="This file is an embedding model: rase runs generative ones.",
+            f"metadata key '{keys.architecture}.attention.causal' is {'true' if causal else 'false'}",
+            expected=ways[not encoder],
+            found=ways[causal],
+            hint="The file holds a variant of this architecture that rase does not run.",
         )
+    for name in ("attention.sliding_window", "expert_count") if encoder else ():
+        if keys.integer(name, 0, least=0):
+            raise UnsupportedArchitecture(
+                f"metadata key '{keys.architecture}.{name}'", expected="0, or no such key",
+                found=str(keys.integer(name)), hint="rase runs no encoder with windows or experts.",
+            )  # fmt: skip
     value_length = keys.integer("attention.value_length", head_dim)
     if value_length != head_dim:
         raise UnsupportedArchitecture(

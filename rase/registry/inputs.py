@@ -20,11 +20,12 @@ TOKENIZER_LIMIT = 256 << 20  # bytes; the largest published tokenizer.json is an
 
 
 def check_options(
-    kind: ModelKind | str, architecture: str | None, context_length: int | None, chat_template: str | None
-) -> ModelKind:
+    kind: ModelKind | str | None, architecture: str | None, context_length: int | None,
+    chat_template: str | None,
+) -> ModelKind | None:  # fmt: skip
     """Return the kind, or raise ``InvalidRequest`` naming the option that no manifest could hold."""
     try:
-        kind = ModelKind(kind)
+        kind = None if kind is None else ModelKind(kind)
     except ValueError:
         raise InvalidRequest(
             "the kind", expected=" or ".join(ModelKind), found=repr(kind), param="kind"

@@ -60,7 +60,7 @@ def parse_hub(text: str) -> HubSource:
 
 
 def pull(
-    registry: ModelRegistry, source: str | HubSource, id: str, *, kind: ModelKind | str = ModelKind.GENERATOR,
+    registry: ModelRegistry, source: str | HubSource, id: str, *, kind: ModelKind | str | None = None,
     architecture: str | None = None, context_length: int | None = None, chat_template: str | None = None,
     tokenizer: str | HubSource | None = None, sha256: str | None = None, progress: PullProgress | None = None,
     cancelled: CancelCheck | None = None, hub: HuggingFaceHub | None = None,

@@ -10,10 +10,11 @@ import difflib
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from rase.errors import (
     EngineError,
@@ -44,7 +45,7 @@ from rase.registry.inputs import check_options, check_template, path_text, read_
 from rase.registry.leftovers import clean, orphans
 from rase.registry.locks import file_lock, workspace
 from rase.registry.manifest import ModelKind, ModelManifest, check_id, is_id
-from rase.registry.weights import gguf_metadata, read_weights
+from rase.registry.weights import Checked, gguf_metadata, read_weights
 
 if TYPE_CHECKING:
     from rase.gguf.reader import GgufFile
@@ -69,6 +70,7 @@ class ImportedModel:
     replaced: ModelManifest | None  # the manifest that had this id before
     size: int  # bytes of all weight files
     seconds: float  # for checking and hashing
+    problems: tuple[str, ...] = ()  # what is wrong with the file's own tokenizer, though the model runs
 
 
 @dataclass(frozen=True)
@@ -110,14 +112,15 @@ class ModelRegistry:
         return f"ModelRegistry({str(self.root)!r})"
 
     def check(
-        self, file: GgufFile | SafetensorsFolder, architecture: str | None, context_length: int | None
-    ) -> Mapping[str, Any]:
-        """What a generator's file says, in GGUF's keys; raises where it cannot run.
+        self, file: GgufFile | SafetensorsFolder, architecture: str | None, context_length: int | None,
+        kind: ModelKind | None,
+    ) -> Checked:  # fmt: skip
+        """What a file says and what it is for; raises where it cannot run.
 
-        For a subclass that knows the architectures; this class reads GGUF files only. ``architecture`` and
-        ``context_length`` are those that the caller gave.
+        For a subclass that knows the architectures; this class reads GGUF files only. ``architecture``,
+        ``context_length`` and ``kind`` are those that the caller gave.
         """
-        return getattr(file, "metadata", {})
+        return Checked(getattr(file, "metadata", {}), kind or ModelKind.GENERATOR)
 
     # Reading
 
@@ -212,7 +215,7 @@ class ModelRegistry:
     # Changing
 
     def import_local(
-        self, id: str, weights: str | os.PathLike[str], kind: ModelKind | str = ModelKind.GENERATOR,
+        self, id: str, weights: str | os.PathLike[str], kind: ModelKind | str | None = None,
         architecture: str | None = None, context_length: int | None = None, chat_template: str | None = None,
         progress: Progress | None = None, *, tokenizer: str | os.PathLike[str] | None = None,
         expected: Sequence[str | None] = (), take: bool = False, cancelled: CancelCheck | None = None,
@@ -220,11 +223,11 @@ class ModelRegistry:
         """Register a local file as ``id``: check that it can run, hash it, write the manifest.
 
         A GGUF file (any shard of a split one) is parsed and its architecture and context length are recorded;
-        arguments that contradict it are refused. The same holds for a folder with its config.json; other
-        safetensors files are registered for their hashes only. The file stays where it is, unless ``take``
-        moves it (from the same file system) into the store, which then owns it. An existing model of this id
-        is replaced, its attached tokenizer included. ``tokenizer`` is attached in the same step; ``expected``
-        holds the hashes that the weight files must have.
+        arguments that contradict it are refused; without a ``kind`` it is what the file is for. The same
+        holds for a folder with its config.json; other safetensors files are registered for their hashes only.
+        The file stays where it is, unless ``take`` moves it (from the same file system) into the store, which
+        then owns it. An existing model of this id is replaced, its attached tokenizer included. ``tokenizer``
+        is attached in the same step; ``expected`` holds the hashes that the weight files must have.
 
         Raises ``InvalidModelId``, ``InvalidRequest``, ``ModelFileNotFound``, ``UnsupportedFormat``,
         ``UnsupportedArchitecture``, ``CorruptModelFile``, ``ManifestError``, ``SourceError`` (``expected``
@@ -236,8 +239,9 @@ class ModelRegistry:
         representable(weights)
         found = read_weights(
             weights, architecture=architecture, context_length=context_length,
-            check=self.check if kind is ModelKind.GENERATOR else None, progress=progress, cancelled=cancelled,
+            check=partial(self.check, kind=kind), progress=progress, cancelled=cancelled,
         )  # fmt: skip
+        kind = found.checked.kind or kind or ModelKind.GENERATOR
         if chat_template is not None:
             check_template(chat_template, found)
         attached = None if tokenizer is None else read_tokenizer(tokenizer, found.metadata)
@@ -265,7 +269,10 @@ class ModelRegistry:
         )  # fmt: skip
         replaced = self._commit(manifest, taken)
         size = sum(file.size or 0 for file in found.files)
-        return ImportedModel(manifest, self._path(id), replaced, size, time.perf_counter() - started)
+        problems = found.checked.problems if attached is None else ()
+        return ImportedModel(
+            manifest, self._path(id), replaced, size, time.perf_counter() - started, problems
+        )
 
     def attach_tokenizer(self, id: str, path: str | os.PathLike[str]) -> ModelManifest:
         """Attach a ``tokenizer.json`` to ``id`` (replacing one attached before) and return the new manifest.

@@ -13,18 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 from rase.errors import CorruptModelFile, ManifestError, ModelFileNotFound, UnsupportedFormat
 from rase.registry.files import CancelCheck, Progress, hash_file, open_regular, store_errors
-from rase.registry.manifest import ManifestFile, ModelFormat, ModelManifest, list_digest
+from rase.registry.manifest import ManifestFile, ModelFormat, ModelKind, ModelManifest, list_digest
 
 if TYPE_CHECKING:
     from rase.gguf.modelfile import StoredTensors
     from rase.gguf.reader import GgufFile
     from rase.safetensors.folder import SafetensorsFolder
 
-__all__ = ["ModelCheck", "Weights", "gguf_metadata", "read_weights"]
+__all__ = ["Checked", "ModelCheck", "Weights", "gguf_metadata", "read_weights"]
 
-# What a file says, in GGUF's keys. Raises when rase cannot run it as this architecture with this context
-# length (None: what the file says).
-ModelCheck = Callable[["GgufFile | SafetensorsFolder", str | None, int | None], Mapping[str, Any]]
+
+@dataclass(frozen=True)
+class Checked:
+    """What a file says, in GGUF's keys, what it is for, and what is wrong with it though it runs."""
+
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    kind: ModelKind | None = None
+    problems: tuple[str, ...] = ()  # one sentence each
+
+
+# What a file says and is for. Raises when rase cannot run it as this architecture with this context length
+# (None: what the file says).
+ModelCheck = Callable[["GgufFile | SafetensorsFolder", str | None, int | None], Checked]
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,12 @@ class Weights:
     files: tuple[ManifestFile, ...]  # every file, one or more, in order
     architecture: str | None = None
     context_length: int | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # in GGUF's keys
+    checked: Checked = field(default_factory=Checked)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the files say, in GGUF's keys; empty for those that are only hashed."""
+        return self.checked.metadata
 
     @property
     def sha256(self) -> str:
@@ -106,9 +121,9 @@ def _read_gguf(
     from rase.gguf.reader import GgufFile
 
     with GgufFile.open(path) as file:
-        metadata = file.metadata if check is None else check(file, architecture, context_length)
+        checked = Checked(file.metadata) if check is None else check(file, architecture, context_length)
         files = _hash(file, progress, cancelled)
-    return _found(ModelFormat.GGUF, files[0].path, files, metadata, architecture, context_length)
+    return _found(ModelFormat.GGUF, files[0].path, files, checked, architecture, context_length)
 
 
 def _read_folder(
@@ -121,9 +136,9 @@ def _read_folder(
     if not os.path.lexists(os.path.join(path, CONFIG)):
         return _read_files(path, progress, cancelled)
     with SafetensorsFolder.open(path) as folder:
-        metadata = {} if check is None else check(folder, architecture, context_length)
+        checked = Checked({}) if check is None else check(folder, architecture, context_length)
         files = _hash(folder, progress, cancelled)
-    return _found(ModelFormat.SAFETENSORS, path, files, metadata, architecture, context_length)
+    return _found(ModelFormat.SAFETENSORS, path, files, checked, architecture, context_length)
 
 
 def _hash(
@@ -140,9 +155,10 @@ def _hash(
 
 
 def _found(
-    format: ModelFormat, path: str, files: tuple[ManifestFile, ...], metadata: Mapping[str, Any],
+    format: ModelFormat, path: str, files: tuple[ManifestFile, ...], checked: Checked,
     architecture: str | None, context_length: int | None,
 ) -> Weights:  # fmt: skip
+    metadata = checked.metadata
     name = metadata.get("general.architecture")
     name = name if isinstance(name, str) else None
     longest = metadata.get(f"{name}.context_length")
@@ -152,7 +168,7 @@ def _found(
             "the context length contradicts the file", expected=f"at most {longest}", found=context_length,
             hint="Leave --context-length out to use the file's own.",
         )  # fmt: skip
-    return Weights(format, path, files, architecture or name, context_length or longest, metadata)
+    return Weights(format, path, files, architecture or name, context_length or longest, checked)
 
 
 def _read_files(path: str, progress: Progress | None, cancelled: CancelCheck | None) -> Weights:

@@ -59,6 +59,7 @@ def core_from_bpe(metadata: Mapping[str, Any]) -> TokenizerCore:
         vocabulary,
         encoder(tokenizer),
         default_add_bos=row.add_bos,
+        default_add_sep=row.add_sep,
         strip_blank=False,
         reach=Reach(pieces, nfc=row.nfc) if byte_alphabet().keys() <= plain.keys() else None,
         defaults={},

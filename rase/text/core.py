@@ -71,6 +71,12 @@ def metadata_id(metadata: Mapping[str, Any], name: str, size: int) -> int | None
     return number
 
 
+def separator_id(metadata: Mapping[str, Any], size: int) -> int | None:
+    """The id of the token that separates texts, under the key as converters spell it."""
+    found = metadata_id(metadata, "seperator_token_id", size)
+    return metadata_id(metadata, "separator_token_id", size) if found is None else found
+
+
 def metadata_flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:
     """The flag under ``tokenizer.ggml.<name>``; raises ``TokenizerError`` when it is not a boolean."""
     key = f"tokenizer.ggml.{name}"
@@ -159,6 +165,8 @@ def core_from_parts(
     encode: Encode,
     *,
     default_add_bos: bool,
+    default_add_eos: bool = False,
+    default_add_sep: bool = False,
     strip_blank: bool,
     reach: Reach | None,
     defaults: Mapping[str, int | None],
@@ -171,6 +179,12 @@ def core_from_parts(
         return defaults.get(name) if found is None else found
 
     bos, eos = special("bos_token_id"), special("eos_token_id")
+    add_eos = metadata_flag(metadata, "add_eos_token", default_add_eos)
+    if (
+        metadata_flag(metadata, "add_sep_token", default_add_sep)
+        and (sep := separator_id(metadata, size)) is not None
+    ):
+        eos, add_eos = sep, True  # encoders close a text with it
     declared = {token for name in SPECIAL_IDS[1:] if (token := special(name)) is not None}
     return TokenizerCore(
         encode_first=encode,
@@ -180,7 +194,7 @@ def core_from_parts(
         bos_id=bos,
         eos_id=eos,
         add_bos=bos is not None and metadata_flag(metadata, "add_bos_token", default_add_bos),
-        add_eos=eos is not None and metadata_flag(metadata, "add_eos_token", False),
+        add_eos=eos is not None and add_eos,
         end_ids=frozenset(declared | end_ids_by_name(vocabulary)),
         strip_blank=strip_blank,
         reach=reach,

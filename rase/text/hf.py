@@ -35,6 +35,8 @@ def core_from_json(data: bytes) -> TokenizerCore:
         "this is not a tokenizer.json that the tokenizers library reads",
         lambda: Tokenizer.from_str(data.decode("utf-8")),
     )
+    full.no_padding()  # settings of whoever made the file, which change no token of a text
+    full.no_truncation()
     added = full.get_added_tokens_decoder()
     ids = full.get_vocab(with_added_tokens=True)
     size = max(ids.values(), default=-1) + 1
@@ -159,6 +161,7 @@ def _decoder(full: Any) -> tuple[Callable[[str], bytes], bool]:
     steps = state["decoders"] if state and state["type"] == "Sequence" else [state]
     replaces: list[tuple[str, str]] = []
     byte_level = byte_fallback = strip = False
+    inside: str | None = None
     for step in steps:
         match step:
             case {"type": "ByteLevel"}:
@@ -171,19 +174,23 @@ def _decoder(full: Any) -> tuple[Callable[[str], bytes], bool]:
                 replaces.append((old, new))
             case {"type": "Strip", "content": " ", "start": 1, "stop": 0}:
                 strip = True
+            case {"type": "WordPiece", "prefix": str(prefix)}:
+                inside, strip = prefix, True
             case {"type": "Metaspace", "replacement": old}:
                 replaces.append((old, " "))
                 strip = strip or step.get("prepend_scheme", "always") != "never"
             case _:
                 raise TokenizerError(
                     "the decoder of this tokenizer.json is not supported",
-                    expected="ByteLevel, Metaspace, or a sequence of Replace, ByteFallback, Fuse and Strip",
+                    expected="ByteLevel, Metaspace, WordPiece, or Replace, ByteFallback, Fuse and Strip",
                     found=_short(step),
                 )
 
     def piece(name: str) -> bytes:
         if byte_level:
             return byte_level_piece(name)
+        if inside is not None:
+            name = name.removeprefix(inside) if name.startswith(inside) else f" {name}"
         if byte_fallback and (byte := fallback_byte(name)) is not None:
             return bytes([byte])
         for old, new in replaces:

@@ -27,6 +27,7 @@ class PreTokenizer:
     nfc: bool = False  # the tokenizer.json of these models normalises to NFC; GGUF has no key for that
     ignore_merges: bool = False  # a part that is a token as a whole is taken as it is
     add_bos: bool = False  # default when the file has no add_bos_token
+    add_sep: bool = False  # default when the file has no add_sep_token: encoders put it after a text
 
     def normalizer(self) -> Any:
         """The `tokenizers` normalizer, or None."""
@@ -72,6 +73,16 @@ _DEEPSEEK3 = (
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_BLANKS}",
 )
 
+_DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+")
+_SEED_CODER = (
+    rf"{_CONTRACTIONS}|{_WORD_START}\p{{L}}+|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_MINICPM5 = (
+    r"\p{N}{1,3}",
+    rf"{_CONTRACTIONS}|{_WORD_START}\p{{L}}+|\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}",
+)
+_VIKING = (r" ?[^(\s|.,!?…。，、।۔،)]+",)
+
 _llama3 = PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True)
 _qwen2 = PreTokenizer((_QWEN2,), nfc=True)
 _gpt2 = PreTokenizer((), gpt2_split=True)
@@ -84,18 +95,35 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "llama-v3": _llama3,
     "falcon3": _llama3,
     "lfm2": _llama3,
+    "midm-2.0": _llama3,
     "dbrx": PreTokenizer((_LLAMA3,)),
     "smaug-bpe": PreTokenizer((_LLAMA3,)),
+    "minicpm5": PreTokenizer(_MINICPM5, ignore_merges=True),
+    "seed-coder": PreTokenizer((_SEED_CODER,)),
     "qwen2": _qwen2,
+    "deepseek-r1-qwen": _qwen2,
+    "megrez": _qwen2,
+    "kormo": _qwen2,
+    "f2llmv2": _qwen2,
     "qwen35": PreTokenizer((_QWEN35,), nfc=True),
     "tekken": PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True),
     "gpt-4o": _gpt4o,
     "llama4": _gpt4o,
+    "kanana2": _gpt4o,
     "gpt-2": _gpt2,
     "phi-2": _gpt2,
+    "a.x-4.0": _gpt2,
+    "mellum": _gpt2,
+    "trillion": _gpt2,
+    "granite-docling": _gpt2,
+    "olmo": PreTokenizer((), gpt2_split=True, nfc=True),
+    "roberta-bpe": PreTokenizer((), gpt2_split=True, add_sep=True),
     "smollm": _gpt2_digits,
     "starcoder": _gpt2_digits,
     "refact": _gpt2_digits,
+    "minerva-7b": _gpt2_digits,
+    "viking": PreTokenizer(_VIKING, digits=True),
+    "deepseek-coder": PreTokenizer(_DEEPSEEK_CODER, digits=True),
     "deepseek-v3": PreTokenizer(_DEEPSEEK3),
 }
 

@@ -67,10 +67,14 @@ class LocalTokenizer:
             from rase.text.bpe import core_from_bpe as build
         elif model == "llama":
             from rase.text.spm import core_from_spm as build
+        elif model == "bert":
+            from rase.text.wordpiece import core_from_wordpiece as build
+        elif model == "t5":
+            from rase.text.unigram import core_from_unigram as build
         else:
             raise TokenizerError(
                 "this file's kind of vocabulary (tokenizer.ggml.model) is not supported",
-                expected="'gpt2' (byte-level BPE) or 'llama' (SentencePiece)",
+                expected="'gpt2' (byte-level BPE), 'llama' (SentencePiece), 'bert' (WordPiece) or 't5'",
                 found="no such key" if value is None else repr(value)[:80],
                 hint="Attach the model's own: rase model attach-tokenizer ID --tokenizer tokenizer.json",
             )
@@ -162,6 +166,10 @@ class LocalTokenizer:
     def piece_bytes(self, token: int) -> bytes:
         """The bytes that one token stands for. Raises ``InvalidRequest`` for an unknown id."""
         return self._core.vocabulary.pieces[self._core.vocabulary.check(token)]
+
+    def name_of(self, token: int) -> str:
+        """The vocabulary's own spelling of a token. Raises ``InvalidRequest`` for an unknown id."""
+        return self._core.vocabulary.names[self._core.vocabulary.check(token)]
 
     def token_to_id(self, token: str) -> int | None:
         """The id of a token by the vocabulary's own spelling (``<|im_end|>``, ``Ġthe``), or None."""

@@ -201,3 +201,31 @@ def test_large_scores_do_not_overflow(variant, kv: str) -> None:
     q = np.full((1, 1, dim), 400, F32)
     found = attend(variant, kv, q, cache(kv, keys), cache(kv, values), first)
     assert_same_bits(found[0, 0], stored(kv, values)[300].astype(F32), "the value of the winner")
+
+
+WAYS = [(variant, tiled) for variant in VARIANTS for tiled in (False, True) if variant.has_tiles or not tiled]
+
+
+@pytest.mark.parametrize(
+    ("variant", "tiled"), WAYS, ids=[f"{v.name}-{'tiled' if t else 'plain'}" for v, t in WAYS]
+)
+@pytest.mark.parametrize("case", [(1, 1, 32), (40, 2, 64), (256, 1, 20), (300, 3, 64), (513, 1, 16)])
+def test_a_token_that_sees_what_follows_has_the_bits_of_the_last_one(
+    variant, tiled: bool, case: tuple[int, int, int]
+) -> None:
+    """With ``seen`` a query at any place sees what a causal one at the last place does."""
+    n, group, dim = case
+    k, v = (cache("f16", random(n, dim, seed=seed)) for seed in (1, 2))
+    q = random(n, group, dim, seed=3, scale=1.5)
+
+    def run(q: NDArray, first: int, seen: int, span: int = 0) -> NDArray:
+        out = empty(q.shape, F32)
+        q = np.ascontiguousarray(q)
+        variant.attention(0, q, k, v, first, dim**-0.5, 0, out, span, tiled, 0.0, seen)
+        return out
+
+    found = run(q, 0, n)
+    for t in {0, n // 2, n - 1}:
+        assert_same_bits(found[t : t + 1], run(q[t : t + 1], n - 1, 0), f"token {t} of {n}")
+    assert_same_bits(run(q, 0, n, 1), found, "in parts")
+    assert n == 1 or not np.array_equal(found, run(q, 0, 0)), "causal attention gives the same"

@@ -200,6 +200,37 @@ def test_rms_norm_follows_the_order_of_the_rule(variant, group: int) -> None:
     assert np.abs(out.reshape(3, -1) - exact).max() <= 1e-6 * np.abs(exact).max()
 
 
+def layer_norm_by_the_rule(x: NDArray, weight: NDArray, eps: float) -> NDArray:
+    """Sums in 16 lanes, ascending, folded 8-4-2-1 (rule R1); squares of the rounded differences."""
+    n = len(x)
+
+    def mean_of(add, values: NDArray) -> NDArray:
+        padded, lanes = np.zeros(-(-n // 16) * 16, F32), np.zeros(16, F32)
+        padded[:n] = values
+        for i in range(0, len(padded), 16):
+            lanes = add(padded[i : i + 16], lanes)
+        for half in (8, 4, 2, 1):
+            lanes = lanes[:half] + lanes[half : 2 * half]
+        return lanes[0] / F32(n)
+
+    centred = x - mean_of(lambda v, lanes: lanes + v, x)
+    variance = mean_of(lambda v, lanes: fma(v, v, lanes), centred)
+    return centred * (F32(1) / np.sqrt(variance + F32(eps))) * weight
+
+
+@every_variant
+@pytest.mark.parametrize("n", [*LENGTHS, 64, 384])
+def test_layer_norm_follows_the_order_of_the_rule(variant, n: int) -> None:
+    rng = np.random.default_rng(n)
+    x, weight = rng.normal(3, 2, n).astype(F32), rng.normal(1, 0.3, n).astype(F32)
+    out = empty(n, F32)
+    variant.layer_norm(x, weight, 1e-5, out)
+    assert_same_bits(out, layer_norm_by_the_rule(x, weight, 1e-5), f"{n} elements")
+    wide = x.astype(np.float64)
+    exact = (wide - wide.mean()) / np.sqrt(wide.var() + 1e-5) * weight
+    assert np.abs(out - exact).max() <= 2e-6 * max(1, np.abs(exact).max())
+
+
 @every_variant
 @pytest.mark.parametrize("neighbour", [True, False], ids=["neighbour", "half"])
 @pytest.mark.parametrize("n_dims", [2, 20, 64])

@@ -94,7 +94,7 @@ def test_keys_that_only_describe_are_read_over(name):
 def test_keys_that_change_what_layers_compute_are_refused():
     with pytest.raises(UnsupportedArchitecture, match="value_length"):
         with_keys(attention__value_length=8).graph()
-    with pytest.raises(UnsupportedArchitecture, match="embedding model"):
+    with pytest.raises(UnsupportedArchitecture, match="causal"):
         with_keys(attention__causal=False).graph()
     with pytest.raises(CorruptModelFile, match=r"ffn_gate_inp\.weight' is missing"):
         with_keys(expert_count=8, expert_used_count=2).graph()

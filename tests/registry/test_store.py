@@ -53,17 +53,16 @@ def test_relative_and_home_paths_become_absolute(tmp_path: Path, monkeypatch: py
 
 def test_the_check_of_the_layer_above_can_refuse(tmp_path: Path) -> None:
     class Checked(ModelRegistry):
-        def check(self, file: Any, architecture: str | None, context_length: int | None) -> None:
+        def check(self, file: Any, architecture: str | None, context_length: int | None, kind: Any) -> None:
             raise errors.UnsupportedArchitecture(
-                f"{file.metadata['general.architecture']} {architecture} {context_length}"
+                f"{file.metadata['general.architecture']} {architecture} {context_length} {kind}"
             )
 
     registry = Checked.open(tmp_path / "store")
     path = toy_gguf(tmp_path / "w.gguf")
-    with pytest.raises(errors.UnsupportedArchitecture, match="llama phi 16"):
-        registry.import_local("toy", path, architecture="phi", context_length=16)
+    with pytest.raises(errors.UnsupportedArchitecture, match="llama phi 16 embedding"):
+        registry.import_local("toy", path, architecture="phi", context_length=16, kind="embedding")
     assert registry.list() == []
-    registry.import_local("toy", path, kind="embedding")  # not run by anything, so nothing to check
 
 
 def test_split_files_from_any_shard(registry: ModelRegistry, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def metadata_with(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "bert"}, "'bert'"),
+        ({"model": "rwkv"}, "'rwkv'"),
         ({"model": None}, "no such key"),
         ({"tokens": None}, "tokenizer.ggml.tokens"),
         ({"tokens": []}, "tokenizer.ggml.tokens"),
@@ -187,7 +187,7 @@ def test_files_that_are_no_tokenizer(tmp_path: Path) -> None:
 def test_decoders_that_are_not_supported_are_named() -> None:
     source = json.loads(toy_bpe().json())
     for decoder, name in (
-        ({"type": "WordPiece", "prefix": "##", "cleanup": True}, "WordPiece"),
+        ({"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": True}, "CTC"),
         (None, "None"),
     ):
         source["decoder"] = decoder

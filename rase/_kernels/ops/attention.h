@@ -67,8 +67,9 @@ typedef struct {
 
 /* Positions of the chunk that row r sees: [*low, *high), empty where *low >= *high. */
 static inline void row_range(const rase_attention_task *task, int64_t chunk, int64_t r, int64_t *low, int64_t *high) {
-    int64_t position = task->first_position + r / task->group - chunk;
-    *high = position + 1 < RASE_CHUNK ? position + 1 : RASE_CHUNK;
+    int64_t position = task->first_position + r / task->group - chunk, end = position + 1;
+    if (task->seen - chunk > end) end = task->seen - chunk;
+    *high = end < RASE_CHUNK ? end : RASE_CHUNK;
     *low = task->window && position >= task->window ? position - task->window + 1 : 0;
 }
 

@@ -1,4 +1,4 @@
-/* Row-local kernels: norm, sums and products, SiLU and GELU, soft caps, rotary embedding, float16 store. float32 throughout, sums by rule R1. */
+/* Row-local kernels: norms, sums and products, SiLU and GELU, soft caps, rotary embedding, float16 store. float32 throughout, sums by rule R1. */
 #ifndef RASE_OPS_ELEMENTWISE_H
 #define RASE_OPS_ELEMENTWISE_H
 
@@ -23,6 +23,26 @@ static void rms_norm(const float *x, const float *weight, int64_t n, int64_t gro
             v16 v = v16_mul(load_lanes(x + i, lanes), inverse);
             store_lanes(out + i, v16_mul(v, load_lanes(weight + i, lanes)), lanes);
         }
+    }
+}
+
+/* Ba et al., "Layer Normalization", 2016, but for the bias: (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight. Two passes
+ * over the differences, as stored; lanes past n are zero when they are read again. */
+static void layer_norm(const float *x, const float *weight, int64_t n, float eps, float *out) {
+    v16 sums = v16_zero(), squares = v16_zero();
+    for (int64_t i = 0; i < n; i += 16) sums = v16_add(sums, load_lanes(x + i, lanes_at(i, n)));
+    v16 mean = v16_set1(v16_sum(sums) / (float)n);
+    for (int64_t i = 0; i < n; i += 16) {
+        int lanes = lanes_at(i, n);
+        store_lanes(out + i, v16_sub(load_lanes(x + i, lanes), mean), lanes);
+        v16 v = load_lanes(out + i, lanes);
+        squares = v16_fma(v, v, squares);
+    }
+    v16 inverse = v16_set1(1.0f / sqrtf(v16_sum(squares) / (float)n + eps));
+    for (int64_t i = 0; i < n; i += 16) {
+        int lanes = lanes_at(i, n);
+        v16 v = v16_mul(load_lanes(out + i, lanes), inverse);
+        store_lanes(out + i, v16_mul(v, load_lanes(weight + i, lanes)), lanes);
     }
 }
 

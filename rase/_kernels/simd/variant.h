@@ -20,6 +20,7 @@
         .quantize_256 = quantize_256,                                                                     \
         .gemm_f32 = gemm_f32,                                                                             \
         .rms_norm = rms_norm,                                                                             \
+        .layer_norm = layer_norm,                                                                         \
         .add = add,                                                                                       \
         .mul = mul,                                                                                       \
         .scale = scale,                                                                                   \

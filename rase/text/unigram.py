@@ -1,0 +1,130 @@
+"""Unigram language model from a GGUF vocabulary (`tokenizer.ggml.model` = t5): SentencePiece's other kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rase.errors import TokenizerError
+from rase.text.core import (
+    SPECIAL_IDS,
+    Encode,
+    TokenizerCore,
+    core_from_parts,
+    first_ids,
+    metadata_flag,
+    metadata_id,
+    metadata_numbers,
+    metadata_strings,
+    token_kinds,
+)
+from rase.text.library import call, encoder
+from rase.text.vocabulary import TokenKind, Vocabulary, fallback_byte, spells_every_byte
+
+__all__ = ["core_from_unigram"]
+
+_BLANK = "\u2581"  # how SentencePiece spells a blank
+_MAX_CHARSMAP = 2**24  # bytes; nmt_nfkc has a quarter of a million
+
+
+def core_from_unigram(metadata: Mapping[str, Any]) -> TokenizerCore:
+    """Build the tokenizer of a unigram file: the cut of a text with the best sum of scores.
+
+    Kudo, "Subword Regularization", 2018. Text is normalised by the file's own table first, runs of blanks
+    become one, and a blank comes before the first word, each as the file says. A character that no token
+    spells is unknown, and runs of them are one token, as in SentencePiece.
+    Raises ``TokenizerError`` when tokens, scores, kinds and table do not fit together.
+    """
+    from tokenizers import Regex, Tokenizer, pre_tokenizers
+    from tokenizers.models import Unigram
+
+    names = metadata_strings(metadata, "tokens")
+    scores = metadata_numbers(metadata, "scores", len(names))
+    if scores is None:
+        raise TokenizerError("a unigram file without tokenizer.ggml.scores")
+    defaults = {"unknown_token_id": names.index("<unk>") if "<unk>" in names else None}
+    unknown = metadata_id(metadata, "unknown_token_id", len(names))
+    unknown = defaults["unknown_token_id"] if unknown is None else unknown
+    if unknown is None:
+        raise TokenizerError("this unigram vocabulary has no unknown token", expected="'<unk>'")
+    special = [metadata_id(metadata, name, len(names)) for name in SPECIAL_IDS]
+    kinds = token_kinds(metadata, names, special)
+    kinds[unknown] = TokenKind.UNKNOWN
+    ids = first_ids(names)
+    # The library numbers pieces by their place in its list, and what is no piece must not be found in text.
+    usable = [
+        token for name, token in ids.items()
+        if name and (kinds[token] in (TokenKind.NORMAL, TokenKind.BYTE) or token == unknown)
+    ]  # fmt: skip
+    lowest = min((scores[token] for token in usable if kinds[token] == TokenKind.NORMAL), default=0.0)
+    pieces = [
+        (names[token], float(scores[token] if kinds[token] == TokenKind.NORMAL else lowest))
+        for token in usable
+    ]
+    byte_tokens = {name for name, token in ids.items() if kinds[token] == TokenKind.BYTE}
+    fallback = spells_every_byte(byte_tokens)
+    tokenizer = call(
+        "these pieces and scores do not work",
+        lambda: Tokenizer(Unigram(pieces, usable.index(unknown), fallback)),
+    )
+    prefix = metadata_flag(metadata, "add_space_prefix", True)
+    tokenizer.normalizer = _normalizer(metadata, metadata_flag(metadata, "remove_extra_whitespaces", True))
+    crossing = any(_BLANK in names[token][1:].lstrip(_BLANK) for token in usable)  # pieces of several words
+    steps: list[Any] = [
+        pre_tokenizers.Metaspace(_BLANK, prepend_scheme="always" if prefix else "never", split=not crossing)
+    ]
+    if fallback:  # the library would find the token of a byte by its spelling, too
+        steps.append(pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "isolated"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    vocabulary = Vocabulary(
+        names, [_piece(name, kind) for name, kind in zip(names, kinds, strict=True)], bytes(kinds), ids
+    )
+    return core_from_parts(
+        metadata,
+        vocabulary,
+        _numbered(encoder(tokenizer), usable),
+        default_add_bos=False,
+        default_add_eos=True,
+        strip_blank=prefix,
+        reach=None,
+        defaults=defaults,
+    )
+
+
+def _numbered(encode: Encode, usable: list[int]) -> Encode:
+    return lambda text: [usable[place] for place in encode(text)]
+
+
+def _normalizer(metadata: Mapping[str, Any], one_blank: bool) -> Any:
+    """The file's own table (SentencePiece's ``precompiled_charsmap``), then single blanks."""
+    from tokenizers import Regex, normalizers
+
+    table = metadata.get("tokenizer.ggml.precompiled_charsmap")
+    steps: list[Any] = []
+    if table is not None:
+        data = _bytes_of(table)
+        steps.append(
+            call("tokenizer.ggml.precompiled_charsmap is damaged", lambda: normalizers.Precompiled(data))
+        )
+    if one_blank:
+        steps += [normalizers.Replace(Regex(r"[ \u2581]+"), " "), normalizers.Strip(left=True, right=True)]
+    return normalizers.Sequence(steps)
+
+
+def _bytes_of(table: Any) -> bytes:
+    numbers = table.tolist() if hasattr(table, "tolist") else table
+    if (
+        not isinstance(numbers, list)
+        or not 4 < len(numbers) <= _MAX_CHARSMAP
+        or not all(isinstance(number, int) and -128 <= number < 256 for number in numbers)
+    ):
+        raise TokenizerError("tokenizer.ggml.precompiled_charsmap", expected="an array of bytes")
+    return bytes(number & 0xFF for number in numbers)
+
+
+def _piece(name: str, kind: int) -> bytes:
+    if kind == TokenKind.BYTE and (byte := fallback_byte(name)) is not None:
+        return bytes([byte])
+    if kind in (TokenKind.CONTROL, TokenKind.UNKNOWN):
+        return name.encode("utf-8", "replace")
+    return name.replace(_BLANK, " ").encode("utf-8", "replace")
