@@ -80,6 +80,8 @@ def load_program(
     with open_model(path) as file:
         kind = models.kind_of(file.metadata) if kind is None else kind
         graph = models.build(file.metadata, file.tensors, architecture, context_length, kind)
+        if kind == "embedding" and options.prefill == "auto":  # vectors are kept, and met by others' vectors
+            options = replace(options, numerics="portable")
         if graph.whole_input:  # the longest input is one step
             options = replace(options, max_batch_tokens=max(options.max_batch_tokens, graph.context_length))
         budget = plan_memory(backend, graph, file, options)

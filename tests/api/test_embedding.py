@@ -108,3 +108,11 @@ def test_the_command_line(path, tmp_path):
     assert [line["index"] for line in lines] == [0, 1]
     run = CliRunner().invoke(command_line, ["embed", str(path)], input="hello\nthe unaffable\n")
     assert run.stdout.splitlines() and len(run.stdout.splitlines()) == 2
+
+
+def test_vectors_are_of_the_class_that_every_machine_has(path, monkeypatch):
+    with rase.load(path) as model:
+        assert model.embedder.numerics_class == "cpu-1/int8/kv-f16"
+    monkeypatch.setenv("RASE_PREFILL", "f32")
+    with rase.load(path) as model:
+        assert model.embedder.numerics_class == "cpu-1/f32/kv-f16"

@@ -20,7 +20,7 @@ TEXTS = (
     "The quarterly report shows that revenue grew by 12.5 % to $3,401,200.",
     "def add(a, b):\n    return a + b", "Ein Mann isst ein Stück Brot.", "Un homme mange du pain à Paris.",
     "人が馬に乗っている。", "naïve café Ångström", "[SEP] [MASK] [CLS]",
-    "To be, or not to be, that is the question. " * 20,
+    "To be, or not to be, that is the question. " * 9,  # its runtime cuts at 128 tokens
 )  # fmt: skip
 NAMES = {
     "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",
