@@ -22,23 +22,33 @@ class TokenLogprob:
 
 @dataclass
 class Piece:
-    """What one token added to a choice. ``text`` may be empty: half a character, or held back for a stop."""
+    """What one token added to a choice. ``text`` may be empty: half a character, or held back for a stop.
+
+    ``reasoning`` is what it added there, where the request tells reasoning from text.
+    """
 
     index: int
     text: str
     token_ids: list[int]
     logprobs: list[TokenLogprob]
+    reasoning: str = ""
 
 
 @dataclass
 class Choice:
-    """One finished answer. ``token_ids`` holds every token that was generated, those of a stop string too."""
+    """One finished answer. ``token_ids`` holds every token that was generated, those of a stop string too.
+
+    Where the request tells reasoning from text, ``reasoning`` is what stood in the thinking tags, and
+    ``reasoning_tokens`` counts its tokens, tags included; else they are None and 0.
+    """
 
     index: int
     text: str
     token_ids: list[int]
     finish_reason: FinishReason
     logprobs: list[TokenLogprob]
+    reasoning: str | None = None
+    reasoning_tokens: int = 0
 
 
 @dataclass

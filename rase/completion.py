@@ -23,6 +23,7 @@ from rase.engine.config import GenerationConfig
 from rase.errors import ContextLengthExceeded, InvalidRequest, NoChatTemplate
 from rase.running import Running, start
 from rase.text.messages import ChatMessage
+from rase.text.thinking import PromptState, prompt_state
 
 if TYPE_CHECKING:
     from rase.session import ModelSession
@@ -48,6 +49,10 @@ class TextRequest:
     stop: tuple[str, ...] = ()
     n: int = 1
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template_hints: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # as these, but built-in templates ignore them
+    split_reasoning: bool = False  # tell what stands in <think> tags from the text
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ class Prepared:
     config: GenerationConfig  # with the model's end tokens, and max_tokens within the context
     stop: tuple[str, ...]
     n: int
+    reasoning: PromptState | None = None  # what the prompt says of it; None: not told from the text
 
 
 def normalise_stop(value: Any) -> tuple[str, ...]:
@@ -88,7 +94,9 @@ def prepare(session: ModelSession, request: TextRequest) -> Prepared:
     """
     n = _count(request.n)
     stop = normalise_stop(request.stop)
-    param, ids = _encode(session, request)
+    if not isinstance(request.split_reasoning, bool):
+        raise _bad("split_reasoning", "true or false", _short(request.split_reasoning))
+    param, ids, prompt_end = _encode(session, request)
     if not ids:
         raise InvalidRequest("the prompt is empty", expected="at least one token", found="none", param=param)
     rows = session.scheduler.program.graph.vocab_size
@@ -102,7 +110,8 @@ def prepare(session: ModelSession, request: TextRequest) -> Prepared:
     config = request.config
     config.check_vocab(session.scheduler.vocab_size)
     ends = tuple(dict.fromkeys((*config.stop_tokens, *sorted(session.end_tokens))))
-    return Prepared(ids, replace(config, stop_tokens=ends, max_tokens=min(config.max_tokens, room)), stop, n)
+    config = replace(config, stop_tokens=ends, max_tokens=min(config.max_tokens, room))
+    return Prepared(ids, config, stop, n, prompt_state(prompt_end) if request.split_reasoning else None)
 
 
 def run(
@@ -194,6 +203,8 @@ class _Reader:
             if self._stopped[index]:
                 seen = self._seen[index]
                 choice.text = "".join(piece.text for piece in seen)
+                if choice.reasoning is not None:
+                    choice.reasoning = "".join(piece.reasoning for piece in seen)
                 choice.token_ids = [id for piece in seen for id in piece.token_ids]
                 choice.logprobs = [entry for piece in seen for entry in piece.logprobs]
                 choice.finish_reason = "cancelled"
@@ -207,8 +218,8 @@ def _nothing(session: ModelSession, prepared: Prepared) -> Completion:
     return Completion(choices, len(prepared.ids), 0, 0, 0.0, 0.0, 0.0, session.id, session.fingerprint)
 
 
-def _encode(session: ModelSession, request: TextRequest) -> tuple[str, list[int]]:
-    """The name of the field that carries the input, and its token ids.
+def _encode(session: ModelSession, request: TextRequest) -> tuple[str, list[int], str]:
+    """The name of the field that carries the input, its token ids, and what the prompt's markup ends with.
 
     Text that cannot fit by far is refused unencoded: encoding megabytes takes seconds and gigabytes.
     """
@@ -222,19 +233,22 @@ def _encode(session: ModelSession, request: TextRequest) -> tuple[str, list[int]
         kwargs = request.template_kwargs
         if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
             raise _bad("template_kwargs", "a mapping of names to values", _short(kwargs))
-        segments = session.chat_template.render_segments(request.messages, **kwargs)
+        hints = {} if session.chat_template.source is None else request.template_hints
+        segments = session.chat_template.render_segments(request.messages, **{**hints, **kwargs})
         _check_length(session, "messages", [part.text for part in segments if part.kind != "markup"])
-        return "messages", session.tokenizer.encode_segments(segments)
+        # A message that ends with a tag says nothing: only what the template wrote behind it counts.
+        last = segments[-1].text if segments and segments[-1].kind == "markup" else ""
+        return "messages", session.tokenizer.encode_segments(segments), last
     if isinstance(request.prompt, str):
         _check_length(session, "prompt", [request.prompt])
-        return "prompt", session.tokenizer.encode(request.prompt, add_special_tokens=True)
+        return "prompt", session.tokenizer.encode(request.prompt, add_special_tokens=True), request.prompt
     try:
         count = len(request.prompt or ())
     except (TypeError, ValueError):  # no list; an array says neither whether it is empty
         raise _bad("prompt", "text or token ids", _short(request.prompt)) from None
     if count >= session.context_length:  # before they are copied
         raise ContextLengthExceeded(count, session.context_length, param="prompt")
-    return "prompt", [_id(id) for id in request.prompt or ()]
+    return "prompt", [_id(id) for id in request.prompt or ()], ""
 
 
 def _check_length(session: ModelSession, param: str, texts: list[str]) -> None:

@@ -31,10 +31,16 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Model", "Options", "load"]
 
 _Session = TypeVar("_Session")
+_VARIABLES = ("enable_thinking", "reasoning_effort", "tools", "documents")  # of chat templates
 
 
 class Options(TypedDict, total=False):
-    """Options of one generation, all optional: the fields of ``GenerationConfig`` and of ``TextRequest``."""
+    """Options of one generation, all optional: the fields of ``GenerationConfig`` and of ``TextRequest``.
+
+    ``enable_thinking``, ``reasoning_effort``, ``tools`` and ``documents`` are variables of the model's own
+    chat template, as is anything in ``template_kwargs``. ``split_reasoning`` keeps what stands in thinking
+    tags out of the text: it is the ``reasoning`` of the answer's choice.
+    """
 
     max_tokens: int
     temperature: float
@@ -51,6 +57,11 @@ class Options(TypedDict, total=False):
     stop: str | Sequence[str] | None
     n: int
     template_kwargs: Mapping[str, Any]
+    enable_thinking: bool
+    reasoning_effort: str
+    tools: Sequence[Mapping[str, Any]]
+    documents: Sequence[Mapping[str, Any]]
+    split_reasoning: bool
 
 
 class Answer(str):
@@ -309,8 +320,11 @@ def _request(options: Options, **what: Any) -> TextRequest:
             raise InvalidRequest(
                 f"unknown option '{name}'", expected="one of " + ", ".join(sorted(Options.__annotations__)),
                 param=name)  # fmt: skip
-    for name in ("n", "template_kwargs"):
+    for name in ("n", "template_kwargs", "split_reasoning"):
         if name in given:
             what[name] = given.pop(name)
+    variables = {name: given.pop(name) for name in _VARIABLES if name in given}
+    if variables and isinstance(what.get("template_kwargs", {}), Mapping):
+        what["template_kwargs"] = {**what.get("template_kwargs", {}), **variables}
     what["stop"] = normalise_stop(given.pop("stop", None))
     return TextRequest(config=GenerationConfig(**given), **what)  # type: ignore[arg-type]

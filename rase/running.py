@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rase.answers import Choice, Completion, FinishReason, Piece, TokenLogprob
 from rase.engine.request import Request
+from rase.text.thinking import ThinkSplitter
 
 if TYPE_CHECKING:
     from rase.completion import Prepared
@@ -149,7 +150,9 @@ class _ChoiceText:
         self._want_logprobs = prepared.config.logprobs is not None
         self._characters, self._stops = session.tokenizer.stream(), StopText(prepared.stop)
         self.choice = Choice(index, "", [], "cancelled", [])
+        self._split = None if prepared.reasoning is None else ThinkSplitter(prepared.reasoning)
         self._texts: list[str] = []
+        self._thoughts: list[str] = []
         self._stopped = self._refused = False
 
     def push(self, sampled: Any) -> bool:
@@ -168,14 +171,27 @@ class _ChoiceText:
             tail = self._stops.push(self._characters.flush())
             self._emit(tail + ("" if self._stops.stopped else self._stops.finish()), [], [])
             self._stopped = self._stops.stopped
+        if self._split is not None:
+            thoughts, text = self._split.finish()
+            self._show(text, thoughts, [], [])
+            self.choice.reasoning = "".join(self._thoughts)
+            self.choice.reasoning_tokens *= bool(self.choice.reasoning)
         self.choice.finish_reason = "stop" if self._stopped else _FINISH[reason.name]
         self.choice.text = "".join(self._texts)
 
     def _emit(self, text: str, ids: list[int], logprobs: list[TokenLogprob]) -> None:
-        if text or ids:
+        thoughts = ""
+        if self._split is not None:
+            self.choice.reasoning_tokens += 0 if self._split.over else len(ids)
+            thoughts, text = self._split.push(text)
+        self._show(text, thoughts, ids, logprobs)
+
+    def _show(self, text: str, thoughts: str, ids: list[int], logprobs: list[TokenLogprob]) -> None:
+        if text or thoughts or ids:
             self._texts.append(text)
-            if self._on_piece is not None:
-                answer = self._on_piece(Piece(self.choice.index, text, ids, logprobs))
+            self._thoughts.append(thoughts)
+            if self._on_piece is not None and not self._refused:
+                answer = self._on_piece(Piece(self.choice.index, text, ids, logprobs, thoughts))
                 self._refused = answer is False
 
     def _logprob(self, sampled: Any) -> TokenLogprob:

@@ -115,9 +115,13 @@ CHAT: Mapping[str, Rule] = {
     "add_generation_prompt": _refused("an answer always starts a new turn", _one_of(True)),
     "continue_final_message": _refused("a final assistant message is a closed turn", _one_of(False)),
     "parallel_tool_calls": _ignored("tools are not supported"),
-    "reasoning_effort": _ignored("the model's template decides; see chat_template_kwargs"),
-    "reasoning": _ignored("the model's template decides; see chat_template_kwargs"),
-    "reasoning_format": _ignored("answers are passed on as they are"),
+    "reasoning_effort": _honoured(
+        "a variable for the model's own template; none also clears enable_thinking"
+    ),
+    "enable_thinking": _honoured("a variable for the model's own template"),
+    "documents": _honoured("a variable for the model's own template"),
+    "reasoning": _ignored("see reasoning_effort and chat_template_kwargs"),
+    "reasoning_format": _honoured("none (default): as it is; auto or deepseek: reasoning_content apart"),
     "verbosity": _ignored("a hint for other models"),
     "prediction": _ignored("a hint for speed"),
     "web_search_options": _ignored("nothing leaves this machine"),

@@ -74,6 +74,10 @@ class ChatBody(Common, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
+    documents: list[dict[str, Any]] | None = None
+    reasoning_format: str | None = None
 
 
 class CompletionBody(Common, kw_only=True):
@@ -111,7 +115,8 @@ def read_chat(body: bytes) -> Call:
     config = _config(asked, min(limits) if limits else None, wanted)
     request = TextRequest(
         messages=messages, config=config, stop=normalise_stop(asked.stop), n=_count(asked.n),
-        template_kwargs=asked.chat_template_kwargs or {},
+        template_kwargs=asked.chat_template_kwargs or {}, template_hints=_hints(asked),
+        split_reasoning=_one_of("reasoning_format", asked.reasoning_format, _FORMATS) in ("auto", "deepseek"),
     )  # fmt: skip
     return _call(asked, (request,), wanted)
 
@@ -218,6 +223,23 @@ def _count(n: int | None) -> int:
     if not 1 <= n <= MAX_CHOICES:
         _refuse("n", "n", expected=f"a whole number from 1 to {MAX_CHOICES}", found=str(n)[:24])
     return n
+
+
+_FORMATS = ("none", "auto", "deepseek")
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+def _hints(body: ChatBody) -> dict[str, Any]:
+    """Variables for the model's own template that other servers take as fields of the request."""
+    effort = _one_of("reasoning_effort", body.reasoning_effort, _EFFORTS)
+    thinking = False if effort == "none" and body.enable_thinking is None else body.enable_thinking
+    return {"reasoning_effort": effort, "enable_thinking": thinking, "documents": body.documents}
+
+
+def _one_of(name: str, value: str | None, known: tuple[str, ...]) -> str | None:
+    if value is not None and value not in known:
+        _refuse(name, name, expected="one of " + ", ".join(known), found=repr(value)[:40])
+    return value
 
 
 def _logprobs_of_chat(body: ChatBody) -> int | None:

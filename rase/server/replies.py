@@ -45,6 +45,9 @@ def usage(completions: Sequence[Completion]) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated,
         "prompt_tokens_details": {"cached_tokens": sum(c.cached_tokens for c in completions)},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(choice.reasoning_tokens for c in completions for choice in c.choices),
+        },
     }  # fmt: skip
 
 
@@ -100,7 +103,7 @@ class Reply:
 
     def delta(self, piece: Piece, index: int) -> bytes | None:
         """The chunk of one piece, or None when there is nothing to say."""
-        if not piece.text and not (self.logprobs and piece.logprobs):
+        if not (piece.text or piece.reasoning) and not (self.logprobs and piece.logprobs):
             return None
         return self._chunk([self._delta(piece, index)])
 
@@ -135,6 +138,8 @@ class ChatReply(Reply):
 
     def _choice(self, choice: Choice, index: int) -> dict[str, Any]:
         message = {"role": "assistant", "content": choice.text, "refusal": None}
+        if choice.reasoning is not None:
+            message |= _reasoning(choice.reasoning)
         return {"index": index, "message": message, "logprobs": self._logprobs(choice.logprobs),
                 "finish_reason": choice.finish_reason}  # fmt: skip
 
@@ -143,7 +148,10 @@ class ChatReply(Reply):
         return self._chunk([{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}])
 
     def _delta(self, piece: Piece, index: int) -> dict[str, Any]:
-        return {"index": index, "delta": {"content": piece.text}, "logprobs": self._logprobs(piece.logprobs),
+        delta = _reasoning(piece.reasoning) if piece.reasoning else {}
+        if piece.text or not piece.reasoning:
+            delta["content"] = piece.text
+        return {"index": index, "delta": delta, "logprobs": self._logprobs(piece.logprobs),
                 "finish_reason": None}  # fmt: skip
 
     def _end(self, choice: Choice, index: int) -> dict[str, Any]:
@@ -157,6 +165,10 @@ class ChatReply(Reply):
             for t in tokens
         ]
         return {"content": content, "refusal": None}
+
+
+def _reasoning(text: str) -> dict[str, str | None]:
+    return {"reasoning_content": text, "reasoning": text}  # clients read one or the other
 
 
 def _token(text: str, logprob: float) -> dict[str, Any]:

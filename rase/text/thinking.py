@@ -38,6 +38,11 @@ class ThinkSplitter:
         self._held = ""  # what may still become a tag, or blanks that may turn out to be the last
         self._begun = False  # reasoning has been shown
 
+    @property
+    def over(self) -> bool:
+        """Whether the reasoning has ended, or there was none."""
+        return self._state in ("after", "content")
+
     def push(self, text: str) -> tuple[str, str]:
         """Take the next piece of text."""
         if self._state == "content":
