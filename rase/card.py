@@ -32,10 +32,10 @@ def model_card(manifest: ModelManifest) -> dict[str, Any]:
     """What the file of ``manifest`` says, as values for JSON.
 
     ``architecture``, ``layers``, ``dim``, ``vocab_size``; ``context_length`` in tokens; ``windows``: layers
-    by the tokens that they see; ``parameters``; ``groups``: for each part of the model its parameters, bytes
-    and formats; ``template``; ``tokenizer``; ``general``: name, licence and source, as the file gives
-    them; ``memory``: bytes at load, and with full contexts of several lengths. Raises what loading raises
-    before it reads a tensor: ``ModelFileNotFound``, ``CorruptModelFile``, ``UnsupportedArchitecture``, ...
+    by the tokens that they see, or "state"; ``parameters``; ``groups``: for each part of the model its
+    parameters, bytes and formats; ``template``; ``tokenizer``; ``general``: name, licence and source, as the
+    file gives them; ``memory``: bytes at load, and with full contexts of several lengths. Raises what loading
+    raises before it reads a tensor: ``ModelFileNotFound``, ``CorruptModelFile``, ``UnsupportedArchitecture``.
     """
     from rase import models
     from rase.backends.base import CompileOptions
@@ -51,7 +51,7 @@ def model_card(manifest: ModelManifest) -> dict[str, Any]:
         estimate = RuntimeDevice.select().backend().estimate(graph, file.tensors, CompileOptions())
         lengths = sorted({n for n in CONTEXTS if n < graph.context_length} | {graph.context_length})
         return {
-            "architecture": graph.architecture, "layers": sum(group.n_layers for group in graph.caches),
+            "architecture": graph.architecture, "layers": sum(_windows(graph).values()),
             "dim": graph.dim, "vocab_size": graph.vocab_size, "context_length": graph.context_length,
             "windows": _windows(graph),
             "parameters": sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
@@ -80,7 +80,9 @@ def card_lines(manifest: ModelManifest, size: Any) -> list[str]:
         formats = ", ".join(f"{form} {share:.0%}" for form, share in group["formats"].items())
         rows.append((f"  {name}", f"{_count(group['parameters'])}, {size(group['bytes'])}: {formats}"))
     windows = [
-        f"{count} layers see {tokens} tokens" for tokens, count in card["windows"].items() if tokens != "all"
+        f"{count} layers have a state" if tokens == "state" else f"{count} layers see {tokens} tokens"
+        for tokens, count in card["windows"].items()
+        if tokens != "all"
     ]
     rows.append(("context", ", ".join([f"{card['context_length']:,} tokens", *windows])))
     rows.append(("template", card["template"] or "none: chat requests are refused"))
@@ -101,10 +103,13 @@ def _tokenizer(manifest: ModelManifest, file: ModelFile) -> str | None:
 
 
 def _windows(graph: Graph) -> dict[str, int]:
-    """Layers by what they see: "all", or the tokens of their window."""
+    """Layers by what they see: "all", the tokens of their window, or "state": what it kept of the past."""
     counts: Counter[str] = Counter()
     for group in graph.caches:
-        counts["all" if group.window is None else str(group.window)] += group.n_layers
+        if group.kind == "state":  # a layer may have states of several sizes
+            counts["state"] = max(counts["state"], group.n_layers)
+        else:
+            counts["all" if group.window is None else str(group.window)] += group.n_layers
     return dict(counts)
 
 

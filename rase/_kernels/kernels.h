@@ -84,6 +84,17 @@ typedef struct {
     void (*tiled)(const rase_attention_task *task);     /* the same in bf16 tiles, between begin and end of rase_tiles, or NULL */
 } rase_kv;
 
+/* The tokens of one sequence through the state of one value head, by the gated delta rule (ops/recurrent.h). Rows of token t
+ * lie at q + t * q_stride and so on; q and k (k_dim,), v and out (v_dim,), decay and beta one number each. */
+typedef struct {
+    const float *q, *k, *v, *decay, *beta;
+    float *out;
+    int64_t q_stride, k_stride, v_stride, decay_stride, beta_stride, out_stride;
+    int64_t n_tokens, k_dim, v_dim;
+    float scale;
+    float *state; /* (k_dim, v_dim), read and written */
+} rase_delta_task;
+
 typedef struct {
     int rows_per_group; /* R */
     const rase_format *formats[RASE_MAX_FORMAT]; /* by ggml type number; NULL where unsupported */
@@ -103,6 +114,7 @@ typedef struct {
     void (*mul)(const float *a, const float *b, int64_t n, float *out);
     void (*scale)(const float *a, float factor, int64_t n, float *out);
     void (*silu)(const float *a, int64_t n, float *out);          /* x / (1 + exp(-x)) */
+    void (*sigmoid)(const float *a, int64_t n, float *out);       /* 1 / (1 + exp(-x)) */
     void (*gelu)(const float *a, int64_t n, float *out);          /* x (1 + erf(x / sqrt 2)) / 2 */
     void (*gelu_tanh)(const float *a, int64_t n, float *out);     /* its tanh form */
     void (*tanh)(const float *a, int64_t n, float *out);
@@ -115,6 +127,13 @@ typedef struct {
     void (*rotate)(float *x, int64_t n_heads, int64_t head_dim, int64_t n_dims, int neighbour, const float *cos,
                    const float *sin);
     void (*exp)(const float *x, int64_t n, float *out);
+
+    /* Recurrent layers: ops/recurrent.h. */
+    void (*l2_norm)(const float *x, int64_t n, int64_t group, float eps, float *out);
+    void (*decay)(const float *x, const float *rate, const float *bias, int64_t n, float *out);
+    void (*causal_conv)(const float *panel, int64_t taps, int lanes, const float *x, int64_t x_stride, int64_t n, float *state,
+                        int64_t state_stride, float *out, int64_t out_stride);
+    void (*delta_rule)(const rase_delta_task *task);
 
     const rase_kv *kv[RASE_KV_FORMATS];
     int64_t (*attention_tokens)(int64_t group);                      /* the most query tokens of one task */

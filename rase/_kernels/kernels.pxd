@@ -63,6 +63,18 @@ cdef extern from "kernels.h" nogil:
         void (*attention)(const rase_attention_task *) noexcept nogil
         void (*tiled)(const rase_attention_task *) noexcept nogil
 
+    ctypedef struct rase_delta_task:
+        const float *q
+        const float *k
+        const float *v
+        const float *decay
+        const float *beta
+        float *out
+        int64_t q_stride, k_stride, v_stride, decay_stride, beta_stride, out_stride
+        int64_t n_tokens, k_dim, v_dim
+        float scale
+        float *state
+
     ctypedef struct rase_kernels:
         int rows_per_group
         const rase_format **formats
@@ -75,6 +87,7 @@ cdef extern from "kernels.h" nogil:
         void (*mul)(const float *, const float *, int64_t, float *) noexcept nogil
         void (*scale)(const float *, float, int64_t, float *) noexcept nogil
         void (*silu)(const float *, int64_t, float *) noexcept nogil
+        void (*sigmoid)(const float *, int64_t, float *) noexcept nogil
         void (*gelu)(const float *, int64_t, float *) noexcept nogil
         void (*gelu_tanh)(const float *, int64_t, float *) noexcept nogil
         void (*tanh)(const float *, int64_t, float *) noexcept nogil
@@ -84,6 +97,11 @@ cdef extern from "kernels.h" nogil:
         void (*add_scaled)(const float *, float, int64_t, float *) noexcept nogil
         void (*rotate)(float *, int64_t, int64_t, int64_t, int, const float *, const float *) noexcept nogil
         void (*exp)(const float *, int64_t, float *) noexcept nogil
+        void (*l2_norm)(const float *, int64_t, int64_t, float, float *) noexcept nogil
+        void (*decay)(const float *, const float *, const float *, int64_t, float *) noexcept nogil
+        void (*causal_conv)(const float *, int64_t, int, const float *, int64_t, int64_t, float *, int64_t, float *,
+                            int64_t) noexcept nogil
+        void (*delta_rule)(const rase_delta_task *) noexcept nogil
         const rase_kv **kv
         int64_t (*attention_tokens)(int64_t) noexcept nogil
         size_t (*attention_scratch)(int64_t, int64_t) noexcept nogil

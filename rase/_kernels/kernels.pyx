@@ -226,13 +226,15 @@ cdef class Variant:
         self.table.layer_norm(&x[0], &weight[0], x.shape[0], eps, &out[0])
 
     def unary(self, str name, const float[::1] x, float[::1] out):
-        """'exp', 'silu', 'gelu', 'gelu_tanh' or 'tanh', elementwise."""
+        """'exp', 'silu', 'sigmoid', 'gelu', 'gelu_tanh' or 'tanh', elementwise."""
         if out.shape[0] != x.shape[0]:
             raise ValueError("sizes do not fit")
         if name == "exp":
             self.table.exp(&x[0], x.shape[0], &out[0])
         elif name == "silu":
             self.table.silu(&x[0], x.shape[0], &out[0])
+        elif name == "sigmoid":
+            self.table.sigmoid(&x[0], x.shape[0], &out[0])
         elif name == "gelu":
             self.table.gelu(&x[0], x.shape[0], &out[0])
         elif name == "gelu_tanh":
@@ -278,6 +280,35 @@ cdef class Variant:
         if cos.shape[0] != sin.shape[0] or 2 * cos.shape[0] > heads.shape[1]:
             raise ValueError("sizes do not fit")
         self.table.rotate(&heads[0, 0], heads.shape[0], heads.shape[1], 2 * cos.shape[0], neighbour, &cos[0], &sin[0])
+
+    def l2_norm(self, const float[::1] x, int64_t group, float eps, float[::1] out):
+        """Each ``group`` elements over their length."""
+        if group < 1 or x.shape[0] % group or out.shape[0] != x.shape[0]:
+            raise ValueError("sizes do not fit")
+        self.table.l2_norm(&x[0], x.shape[0], group, eps, &out[0])
+
+    def decay(self, const float[::1] x, const float[::1] rate, const float[::1] bias, float[::1] out):
+        """exp(rate * log(1 + exp(x + bias))), elementwise."""
+        if not x.shape[0] == rate.shape[0] == bias.shape[0] == out.shape[0]:
+            raise ValueError("sizes do not fit")
+        self.table.decay(&x[0], &rate[0], &bias[0], x.shape[0], &out[0])
+
+    def delta_rule(self, const float[:, ::1] q, const float[:, ::1] k, const float[:, ::1] v, const float[::1] decay,
+                   const float[::1] beta, float scale, float[:, ::1] state, float[:, ::1] out):
+        """One value head: q, k (tokens, k_dim); v, out (tokens, v_dim); decay, beta (tokens,); state (k_dim, v_dim)."""
+        cdef rase_delta_task task
+        cdef int64_t n = q.shape[0], keys = q.shape[1], values = v.shape[1]
+        if not (k.shape[0] == v.shape[0] == out.shape[0] == decay.shape[0] == beta.shape[0] == n):
+            raise ValueError("sizes do not fit")
+        if (k.shape[1], state.shape[0], state.shape[1], out.shape[1]) != (keys, keys, values, values):
+            raise ValueError("sizes do not fit")
+        task.q, task.k, task.v, task.decay, task.beta = &q[0, 0], &k[0, 0], &v[0, 0], &decay[0], &beta[0]
+        task.out, task.state, task.scale = &out[0, 0], &state[0, 0], scale
+        task.q_stride = task.k_stride = keys
+        task.v_stride = task.out_stride = values
+        task.decay_stride = task.beta_stride = 1
+        task.n_tokens, task.k_dim, task.v_dim = n, keys, values
+        self.table.delta_rule(&task)
 
     def kv_store(self, int kv, const float[::1] x, uint8_t[::1] run, int64_t slot):
         """Store one row of K or V (head_dim,) in slot 0 to 31 of a head's run of bytes in a page."""

@@ -23,10 +23,11 @@ cdef enum:
 
 cdef enum Kind:
     EMBED, NORM, QUANTIZE, LINEAR, BIAS, ROTATE, SILU, SILU_MUL, MUL, ADD, STORE, ATTEND, GATHER, LOGITS,
-    GELU, GELU_TANH, SCALE, SLICE, ROUTE, DISPATCH, SPREAD, LINEAR_ROUTED, MIX, LAYER_NORM, HIDDEN
+    GELU, GELU_TANH, SCALE, SLICE, ROUTE, DISPATCH, SPREAD, LINEAR_ROUTED, MIX, LAYER_NORM, HIDDEN,
+    SIGMOID, L2_NORM, DECAY, CAUSAL_CONV, DELTA_RULE
 
 cdef enum Share:
-    ROW_LOCAL, OUTPUT_SPLIT, HEAD_SPLIT, EXPERT_SPLIT, ONE_WORKER
+    ROW_LOCAL, OUTPUT_SPLIT, HEAD_SPLIT, EXPERT_SPLIT, ONE_WORKER, STATE_SPLIT
 
 cdef enum Index:            # which row of its matrix an EMBED takes
     IDS, POSITIONS, FIRST
@@ -48,14 +49,19 @@ ctypedef struct Step:
     float *x                # (rows, x_stride)
     float *y
     float *out
-    int64_t x_stride, y_stride, out_stride
+    const float *z          # DELTA_RULE: values; DECAY: bias
+    const float *decay      # DELTA_RULE, as beta
+    const float *beta
+    int64_t x_stride, y_stride, out_stride, z_stride, decay_stride, beta_stride
     int64_t cols, rows      # depth and outputs of a matrix; cols is the width of row-local steps
     int64_t group           # elements normalised together; query heads per KV head
     int64_t head_dim, n_dims, kv_heads, window
     int cache               # cache group: which page table and which pages
     int64_t k_offset, v_offset  # bytes into a page: K of all heads, V of all heads
     int schedule            # ATTEND: which of the plan's schedules
-    int64_t start, size, period  # SLICE: which elements of each period
+    int64_t start, size, period  # SLICE: which elements of each period; DELTA_RULE: size of a value head
+    int64_t parts           # of a state that workers share: groups of channels, or value heads
+    bint tiled_heads        # DELTA_RULE: value head h has key head h % kv_heads
     int act                 # index of a quantized activation buffer, -1 for float32
     int left                # LINEAR: index of the buffer of bf16 tiles for prompt rows, -1 for none
     int rope

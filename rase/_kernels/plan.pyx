@@ -80,9 +80,11 @@ cdef class Plan:
                  "silu": SILU, "silu_mul": SILU_MUL, "mul": MUL, "add": ADD, "store": STORE, "attend": ATTEND,
                  "gather": GATHER, "logits": LOGITS, "gelu": GELU, "gelu_tanh": GELU_TANH, "scale": SCALE,
                  "slice": SLICE, "route": ROUTE, "dispatch": DISPATCH, "spread": SPREAD,
-                 "linear_routed": LINEAR_ROUTED, "mix": MIX, "layer_norm": LAYER_NORM, "hidden": HIDDEN}
+                 "linear_routed": LINEAR_ROUTED, "mix": MIX, "layer_norm": LAYER_NORM, "hidden": HIDDEN,
+                 "sigmoid": SIGMOID, "l2_norm": L2_NORM, "decay": DECAY, "causal_conv": CAUSAL_CONV,
+                 "delta_rule": DELTA_RULE}
         shares = {"linear": OUTPUT_SPLIT, "logits": OUTPUT_SPLIT, "attend": HEAD_SPLIT, "linear_routed": EXPERT_SPLIT,
-                  "dispatch": ONE_WORKER}
+                  "dispatch": ONE_WORKER, "causal_conv": STATE_SPLIT, "delta_rule": STATE_SPLIT}
         self.steps = <Step *>realloc(self.steps, (self.n_steps + 1) * sizeof(Step))
         if self.steps == NULL:
             raise MemoryError
@@ -98,7 +100,11 @@ cdef class Plan:
         step.experts, step.top_k = fields.pop("experts", 0), fields.pop("top_k", 0)
         step.renormalize = fields.pop("renormalize", True)
         step.x, step.y = _address(fields.pop("x", 0)), _address(fields.pop("y", 0))
-        step.out = _address(fields.pop("out", 0))
+        step.out, step.z = _address(fields.pop("out", 0)), _address(fields.pop("z", 0))
+        step.decay, step.beta = _address(fields.pop("decay", 0)), _address(fields.pop("beta", 0))
+        step.z_stride, step.decay_stride = fields.pop("z_stride", 0), fields.pop("decay_stride", 0)
+        step.beta_stride, step.parts = fields.pop("beta_stride", 0), fields.pop("parts", 0)
+        step.tiled_heads = fields.pop("tiled_heads", False)
         step.x_stride, step.y_stride = fields.pop("x_stride", 0), fields.pop("y_stride", 0)
         step.out_stride = fields.pop("out_stride", 0)
         step.cols, step.rows, step.group = fields.pop("cols", 0), fields.pop("rows", 0), fields.pop("group", 1)
@@ -126,7 +132,7 @@ cdef class Plan:
         self.routes.top_k = max(self.routes.top_k, step.top_k)
         if step.left >= 0:
             need = TILE_GROUPS * TILE_STEPS * RASE_TILE_BYTES // 4 + RASE_TILE_SUMS(self.max_rows, TILE_GROUPS)
-        elif step.share in (OUTPUT_SPLIT, EXPERT_SPLIT):
+        elif step.share in (OUTPUT_SPLIT, EXPERT_SPLIT) or step.kind == CAUSAL_CONV:
             need = step.cols * self.k.rows_per_group
         elif step.share == HEAD_SPLIT:
             need = self.k.attention_scratch(step.group, (step.head_dim + 15) // 16 * 16)
@@ -173,7 +179,8 @@ cdef class Plan:
             if step.kind == DISPATCH:
                 dispatch = i
             # Rows move between workers where the share changes, and from the batch's tokens to the output rows.
-            if phase == NULL or phase.share != step.share or phase.space != step.space:
+            # A state's tokens are one worker's, so that two steps with states are two phases.
+            if phase == NULL or phase.share != step.share or phase.space != step.space or step.share == STATE_SPLIT:
                 phase = &self.phases[self.n_phases]
                 self.n_phases += 1
                 phase.first, phase.share, phase.space, phase.groups = i, step.share, step.space, 0

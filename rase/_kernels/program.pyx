@@ -4,7 +4,8 @@ A step is one of three kinds by how it is shared out, and a phase is a run of st
 quantization, sums, rotation, KV store): a unit is some rows, taken through all steps of the phase, which fuses them.
 *Output-split* (linears): a unit is some packed groups of one matrix. *Head-split* (attention): a unit is a block of
 query tokens, some KV heads and a run of chunks (attend.pyx). *Expert-split* (mixtures): a unit is some packed groups of
-one expert's matrix, for the tokens that chose it; one worker has sorted them. Workers take units until a phase is done
+one expert's matrix, for the tokens that chose it; one worker has sorted them. *State-split* (recurrent layers): a unit
+is one part of a state and all tokens of a sequence (recur.pyx). Workers take units until a phase is done
 (tickets.h) and meet only there. They split outputs, never a reduction: the bits depend neither on their number nor on
 who takes what (rule R1). Nothing is allocated while a step runs. backends/cpu.py owns the memory behind the pointers.
 """
@@ -16,11 +17,13 @@ from libc.string cimport memcpy, memset
 from rase._kernels.attend cimport AttendUnit, Run, schedule_attention
 from rase._kernels.kernels cimport RASE_ACT_Q16_32, RASE_CHUNK, RASE_PAGE_TOKENS, rase_act, rase_attention_task
 from rase._kernels.plan cimport (
-    ACT_BF16, ADD, ATTEND_NS, BIAS, COUNTERS, EMBED, EXPERT_SPLIT, GATHER, GELU, GELU_TANH, HEAD_SPLIT, HIDDEN, IDS,
-    LAYER_NORM, LINEAR_NS, LOGITS, MIX, MUL, NORM, ONE_WORKER, OUTPUTS, POSITIONS, QUANTIZE, ROTATE, ROUTE, ROUTED,
-    ROW_LOCAL, SCALE, SILU, SILU_MUL, SLICE, SPREAD, STORE, UNPACK_NS, Act, Phase, Plan, Rows, Step, rase_count_down,
-    rase_nanoseconds, rase_tickets, rase_tickets_finish, rase_tickets_reset, rase_tickets_take, rase_tickets_wait,
+    ACT_BF16, ADD, ATTEND_NS, BIAS, COUNTERS, DECAY, EMBED, EXPERT_SPLIT, GATHER, GELU, GELU_TANH, HEAD_SPLIT, HIDDEN,
+    IDS, L2_NORM, LAYER_NORM, LINEAR_NS, LOGITS, MIX, MUL, NORM, ONE_WORKER, OUTPUTS, POSITIONS, QUANTIZE, ROTATE,
+    ROUTE, ROUTED, ROW_LOCAL, SCALE, SIGMOID, SILU, SILU_MUL, SLICE, SPREAD, STATE_SPLIT, STORE, UNPACK_NS, Act, Phase,
+    Plan, Rows, Step, rase_count_down, rase_nanoseconds, rase_tickets, rase_tickets_finish, rase_tickets_reset,
+    rase_tickets_take, rase_tickets_wait,
 )
+from rase._kernels.recur cimport recur
 from rase._kernels.routes cimport sort_by_expert
 
 cdef extern from "fpenv.h" nogil:
@@ -90,7 +93,7 @@ cdef class Walker(Plan):
     cdef void work(self, int worker, int workers) noexcept nogil:
         """What every worker does: for each phase, take units until none is left, then wait until all are done."""
         cdef uint64_t state = rase_fp_enter()
-        cdef bint tiles = self.tiles != NULL and (self.n_tokens > 1 or self.n_generated == 0)
+        cdef bint attends, tiles = self.tiles != NULL and (self.n_tokens > 1 or self.n_generated == 0)
         cdef Phase *phase
         cdef rase_tickets *tickets
         cdef int64_t begin = 0
@@ -114,7 +117,8 @@ cdef class Walker(Plan):
                 rase_tickets_finish(tickets, finished, units)
             rase_tickets_wait(tickets, units)
             if self.timed and worker == 0 and phase.share not in (ROW_LOCAL, ONE_WORKER):
-                self.spent[ATTEND_NS if phase.share == HEAD_SPLIT else LINEAR_NS] += rase_nanoseconds() - begin
+                attends = phase.share == HEAD_SPLIT or phase.share == STATE_SPLIT
+                self.spent[ATTEND_NS if attends else LINEAR_NS] += rase_nanoseconds() - begin
         if tiles:
             self.tiles.end()
         rase_fp_leave(state)
@@ -146,6 +150,8 @@ cdef class Walker(Plan):
                 total += self.steps[phase.dispatch].n_active * (((self.steps[i].rows + r - 1) // r + size - 1) // size)
         elif phase.share == HEAD_SPLIT:
             total = self.schedules[self.steps[phase.first].schedule].n_units
+        elif phase.share == STATE_SPLIT:
+            total = self.n_runs * self.steps[phase.first].parts
         else:
             for i in range(phase.first, phase.last):
                 total += ((self.steps[i].rows + r - 1) // r + size - 1) // size
@@ -161,6 +167,8 @@ cdef class Walker(Plan):
                 self.row_local(&self.steps[i], first, last)
         elif phase.share == HEAD_SPLIT:
             self.attend(&self.steps[phase.first], worker, unit)
+        elif phase.share == STATE_SPLIT:
+            self.state(&self.steps[phase.first], worker, unit)
         elif phase.share == ONE_WORKER:
             sort_by_expert(&self.steps[phase.first], &self.routes, self.n_tokens, self.n_generated)
         elif phase.share == EXPERT_SPLIT:
@@ -211,6 +219,12 @@ cdef class Walker(Plan):
                 self.k.gelu(x, n, out)
             elif step.kind == GELU_TANH:
                 self.k.gelu_tanh(x, n, out)
+            elif step.kind == SIGMOID:
+                self.k.sigmoid(x, n, out)
+            elif step.kind == L2_NORM:
+                self.k.l2_norm(x, n, step.group, step.scale, out)
+            elif step.kind == DECAY:
+                self.k.decay(x, step.y, step.z, n, out)
             elif step.kind == SCALE:
                 self.k.scale(x, step.scale, n, out)
             elif step.kind == SLICE:
@@ -342,6 +356,12 @@ cdef class Walker(Plan):
                 self.k.scale(out, step.scale, last - first, out)
             if step.soft_cap > 0.0:
                 self.k.soft_cap(out, step.soft_cap, last - first, out)
+
+    cdef void state(self, Step *step, int worker, int unit) noexcept nogil:
+        cdef Run *run = &self.runs[unit // step.parts]
+        recur(self.k, step, run, unit % step.parts,
+              self.page_tables + step.cache * self.group_stride + run.table * self.table_stride,
+              self.pages[step.cache], self.scratch[worker])
 
     cdef void attend(self, Step *step, int worker, int index) noexcept nogil:
         cdef AttendUnit *unit = &self.schedules[step.schedule].units[index]

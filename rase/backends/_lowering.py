@@ -21,7 +21,7 @@ FLOAT32 = 0  # format number
 TILE_BYTES = 1024
 _SPLIT = {
     "linear": "outputs", "logits": "outputs", "attend": "heads", "linear_routed": "experts",
-    "dispatch": "one",
+    "dispatch": "one", "causal_conv": "states", "delta_rule": "states",
 }  # every other step is split by rows  # fmt: skip
 
 
@@ -36,7 +36,9 @@ def page_bytes(group: ops.CacheGroup) -> int:
 
 
 def layer_bytes(group: ops.CacheGroup) -> int:
-    """Bytes of one layer's K and V in one page."""
+    """Bytes of one layer's K and V, or of its state, in one page."""
+    if group.kind == "state":
+        return -(-4 * group.n_kv_heads * group.head_dim // 64) * 64
     return 2 * 2 * PAGE_TOKENS * group.n_kv_heads * head_stride(group.head_dim)
 
 
@@ -45,6 +47,7 @@ def refuse_unknown(graph: Graph) -> None:
     known = (
         ops.Embed, ops.RmsNorm, ops.Linear, ops.Rotate, ops.Activate, ops.Mul, ops.Add, ops.Attention,
         ops.Logits, ops.Scale, ops.Slice, ops.Route, ops.LinearRouted, ops.Mix, ops.LayerNorm, ops.Hidden,
+        ops.L2Norm, ops.CausalConv, ops.Decay, ops.DeltaRule,
     )  # fmt: skip
     for op in graph.ops:
         missing = None
@@ -94,14 +97,16 @@ class Buffers:
 class Lowering:
     """The steps of ``graph`` as ``(kind, fields)``; buffers are slots until ``emit`` gives them addresses.
 
-    ``formats`` maps a matrix's name to its format number, ``act_kind`` a format number to 'f32', 'q16_32' or
-    'q16_256'; ``prompt`` is the arithmetic of prompt tokens (rule R3): 'int8', 'f32' or 'bf16'.
+    ``formats`` maps a matrix's name to its format number; ``variant`` knows the activations of each, and how
+    many rows a packed group has; ``prompt`` is the arithmetic of prompt tokens (rule R3): 'int8', 'f32' or
+    'bf16'.
     """
 
     def __init__(
-        self, graph: Graph, formats: Mapping[str, int], act_kind: Any, max_rows: int, prompt: str
+        self, graph: Graph, formats: Mapping[str, int], variant: Any, max_rows: int, prompt: str
     ) -> None:
-        self.graph, self.formats, self.act_kind, self.prompt = graph, formats, act_kind, prompt
+        self.graph, self.formats, self.prompt = graph, formats, prompt
+        self.act_kind, self.rows_per_group = variant.activation_kind, int(variant.rows_per_group)
         self.buffers = Buffers(max_rows)
         self.acts: list[tuple[str, int, bool]] = []  # (kind, cols, whether its rows are routed)
         self.ropes: list[Rope] = []
@@ -147,10 +152,10 @@ class Lowering:
     def _step(self, kind: str, space: str = "tokens", integer: bool = True, **fields: Any) -> None:
         """Append a step over rows of ``space``; operands are values (their slots), slots, or tensor names."""
         phase = (_SPLIT.get(kind, "rows"), space)
-        if self._phase is not None and self._phase != phase:
+        if self._phase is not None and (self._phase != phase or phase[0] == "states"):
             self.buffers.meet()
         self._phase = phase
-        for operand in ("x", "y"):
+        for operand in ("x", "y", "z", "decay", "beta"):
             if isinstance(fields.get(operand), Value):
                 fields[operand] = self._slots[fields[operand].id]
         self.steps.append((kind, {"space": space, "integer": integer, **fields}))
@@ -295,6 +300,25 @@ class Lowering:
                    soft_cap=op.soft_cap or 0.0, tiled=self.prompt == "bf16",
                    bidirectional=isinstance(op.mask, ops.Bidirectional), **shape)  # fmt: skip
 
+    def _l2norm(self, op: ops.L2Norm) -> None:
+        self._step("l2_norm", x=op.x, out=self._new(op.out), cols=op.x.dim, group=op.group, scale=op.eps)
+
+    def _decay(self, op: ops.Decay) -> None:
+        self._step("decay", x=op.x, y=op.rate.name, z=op.bias.name, out=self._new(op.out), cols=op.x.dim)
+
+    def _causalconv(self, op: ops.CausalConv) -> None:
+        channels, taps = op.weight.shape
+        self._step("causal_conv", x=op.x, out=self._new(op.out), cols=taps, rows=channels, cache=op.cache,
+                   k_offset=op.layer * layer_bytes(self.graph.caches[op.cache]),
+                   parts=-(-channels // self.rows_per_group), format=self.formats[op.weight.name],
+                   packed=op.weight.name)  # fmt: skip
+
+    def _deltarule(self, op: ops.DeltaRule) -> None:
+        self._step("delta_rule", x=op.q, y=op.k, z=op.v, decay=op.decay, beta=op.beta, out=self._new(op.out),
+                   cache=op.cache, k_offset=op.layer * layer_bytes(self.graph.caches[op.cache]),
+                   parts=op.n_v_heads, kv_heads=op.n_k_heads, head_dim=op.k_dim, size=op.v_dim,
+                   scale=op.scale, tiled_heads=op.tiled)  # fmt: skip
+
     def _logits(self, op: ops.Logits) -> None:
         """Logits always take the generated-token path (rule R3), over the rows that want them."""
         kind, rows = self.act_kind(self.formats[op.weight.name]), self.buffers.take(op.x.dim)
@@ -334,7 +358,7 @@ class Lowering:
             walker.add_act(KINDS[act[0]], act[1], *places)
         for kind, fields in self.steps:
             placed = dict(fields)
-            for operand in ("x", "y", "out", "packed"):
+            for operand in ("x", "y", "z", "decay", "beta", "out", "packed"):
                 place = fields.get(operand)
                 if isinstance(place, str):
                     placed[operand] = weights[place].ctypes.data

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from rase.backends._states import States
 from rase.backends.check import check_batch
 from rase.errors import InvalidSetting
 from rase.graph.ops import Graph
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
     from rase.gguf.formats import TensorInfo
 
 __all__ = [
-    "GENERATED", "PAGE_TOKENS", "PROMPT", "Backend", "Batch", "CompileOptions", "MemoryEstimate", "Program",
-    "WeightSource",
+    "GENERATED", "PAGE_TOKENS", "PROMPT", "STATE_PAGES", "Backend", "Batch", "CompileOptions",
+    "MemoryEstimate", "Program", "WeightSource", "most_pages",
 ]  # fmt: skip
 
 GENERATED, PROMPT = 0, 1  # roles; generated tokens precede prompt tokens, so roles of a batch never descend
 PAGE_TOKENS = 32
+STATE_PAGES = (
+    3  # of a state group that a sequence holds at one time: it stands in one and writes the last two
+)
 
 
 @dataclass
@@ -109,12 +113,18 @@ class CompileOptions:
             )
 
 
+def most_pages(graph: Graph) -> tuple[int | None, ...]:
+    """``MemoryEstimate.most`` of a graph: states are few pages, however long a sequence is."""
+    return tuple(STATE_PAGES if group.kind == "state" else None for group in graph.caches)
+
+
 @dataclass(frozen=True)
 class MemoryEstimate:
     """Bytes that a program will hold: weights and scratch at once, ``pages[g]`` a page of cache group g.
 
-    ``grain`` and ``threads`` are what ``compile`` will ask of the weight source: bytes that it must get in
-    one piece, at most, and the threads that it uses.
+    ``most[g]`` are the most pages of group g that one sequence holds at one time, None as many as its length
+    takes. ``grain`` and ``threads`` are what ``compile`` will ask of the weight source: bytes that it must
+    get in one piece, at most, and the threads that it uses.
     """
 
     weights: int
@@ -123,6 +133,7 @@ class MemoryEstimate:
     page_tokens: int = PAGE_TOKENS
     grain: int = 1
     threads: int = 1
+    most: tuple[int | None, ...] = ()
 
     @property
     def page(self) -> int:
@@ -130,8 +141,12 @@ class MemoryEstimate:
         return sum(self.pages)
 
     def total(self, tokens: int) -> int:
-        """Bytes with ``tokens`` positions in the cache."""
-        return self.weights + self.scratch + self.page * -(-tokens // self.page_tokens)
+        """Bytes with one sequence of ``tokens`` positions in the cache."""
+        whole = -(-tokens // self.page_tokens)
+        most = self.most or (None,) * len(self.pages)
+        counts = [whole if bound is None else min(whole, bound) for bound in most]
+        cache = sum(count * size for count, size in zip(counts, self.pages, strict=True))
+        return self.weights + self.scratch + cache
 
 
 class WeightSource(Protocol):
@@ -172,6 +187,7 @@ class Program(ABC):
     max_batch_tokens: int
     reserved_pages: tuple[int, ...]
     one_arithmetic: bool = False
+    states: States | None = None  # where the states of recurrent layers stand
 
     @abstractmethod
     def reserve_pages(self, n: int, group: int | None = None) -> None:

@@ -45,13 +45,16 @@ def check_batch(batch: Batch, program: Program) -> None:
     _check_order(batch.positions[0], batch.sequences, batch.roles)
     if graph.whole_input:
         _check_whole(batch)
-    for table, window in zip(batch.page_tables, windows(graph), strict=True):
-        _check_pages(table, window, batch, program.page_tokens)
+    if program.states is not None:
+        program.states.check(batch)
+    for table, group in zip(batch.page_tables, graph.caches, strict=True):
+        if group.kind != "state":
+            _check_pages(table, group.window or 0, batch, program.page_tokens)
 
 
 def windows(graph: Graph) -> list[int]:
     """Positions that a token sees in each cache group, itself included; 0 where it sees all of them."""
-    return [1 if group.kind == "state" else group.window or 0 for group in graph.caches]
+    return [group.window or 0 for group in graph.caches]
 
 
 def check_rope_factors(name: str, factors: Any) -> None:
@@ -70,7 +73,7 @@ def check_rope_factors(name: str, factors: Any) -> None:
 def _accepts_one(batch: Batch, program: Program) -> bool:
     """Whether this is a valid step of one token; what is not is left to the checks that say why."""
     graph = program.graph
-    if batch.ids.size != 1 or graph.whole_input:
+    if batch.ids.size != 1 or graph.whole_input or program.states is not None:
         return False
     from rase._kernels.batch import accepts_one
 

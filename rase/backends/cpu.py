@@ -20,6 +20,7 @@ from rase.backends import _fork
 from rase.backends._lowering import Lowering, refuse_unknown
 from rase.backends._memory import Arena
 from rase.backends._stacks import file_names, weight_infos
+from rase.backends._states import States
 from rase.backends._threads import decode_threads, prefill_threads
 from rase.backends._weights import PackedWeights, grain, room
 from rase.backends.base import (
@@ -30,6 +31,7 @@ from rase.backends.base import (
     MemoryEstimate,
     Program,
     WeightSource,
+    most_pages,
 )  # fmt: skip
 from rase.backends.check import check_rope_factors
 from rase.errors import BackendError, BackendUnavailable, UnsupportedFormat
@@ -96,7 +98,7 @@ class CpuBackend(Backend):
         return MemoryEstimate(
             weights=sum(room(self.variant, info) for info in infos.values()), pages=plan.page_bytes,
             scratch=plan.scratch_bytes + workers * per_worker + shared, page_tokens=PAGE_TOKENS,
-            threads=workers,
+            threads=workers, most=most_pages(graph),
             grain=max((grain(self.variant, info) for info in infos.values()), default=1),
         )  # fmt: skip
 
@@ -121,7 +123,7 @@ class CpuBackend(Backend):
                 )
         formats = {name: info.format.ggml_id for name, info in matrices.items()}
         prompt = self._prompt(options)
-        return Lowering(graph, formats, self.variant.activation_kind, options.max_batch_tokens, prompt)
+        return Lowering(graph, formats, self.variant, options.max_batch_tokens, prompt)
 
     def _prompt(self, options: CompileOptions) -> str:
         """The arithmetic of prompt tokens: 'int8', 'f32' or 'bf16' (rules R3 and R5)."""
@@ -151,6 +153,7 @@ class CpuProgram(Program):
 
         self.graph, self.page_bytes, self.one_arithmetic = plan.graph, plan.page_bytes, plan.prompt == "int8"
         self.reserved_pages = (0,) * len(plan.page_bytes)
+        self.states = States.of(plan.graph, self.page_tokens)
         self.max_batch_tokens = options.max_batch_tokens
         self.numerics_class = f"cpu-{REVISION}/{plan.prompt}/kv-f16"
         self._variant, self.isa = variant, variant.name
@@ -177,10 +180,14 @@ class CpuProgram(Program):
                 self._walker.set_pages(one, self._addresses[one])
                 reserved[one] = n
                 self.reserved_pages = tuple(reserved)
+                if self.states is not None:
+                    self.states.reserve(self.reserved_pages)
 
     def copy_page(self, group: int, source: int, target: int) -> None:
         places = self._addresses[group]
         ctypes.memmove(places[target], places[source], self.page_bytes[group])
+        if self.states is not None:
+            self.states.copy(group, source, target)
 
     def run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
         if os.getpid() != self._pid:
@@ -201,7 +208,10 @@ class CpuProgram(Program):
         if self._walker is None:
             raise BackendError("this program is closed", hint="Load the model again.")
         batch.check(self)
-        return _fork.call(self._run, batch)
+        if self.states is None:
+            return _fork.call(self._run, batch)
+        with self.states.running(batch):
+            return _fork.call(self._run, batch)
 
     def _run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
         n = len(batch.ids)

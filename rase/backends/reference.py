@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import numpy as np
 
+from rase.backends._reference_states import OPS as STATE_OPS
 from rase.backends._stacks import file_names, weight_infos
+from rase.backends._states import States
 from rase.backends.base import (
     PAGE_TOKENS,
     Backend,
@@ -22,6 +25,7 @@ from rase.backends.base import (
     MemoryEstimate,
     Program,
     WeightSource,
+    most_pages,
 )
 from rase.backends.check import check_rope_factors
 from rase.errors import BackendError, InvalidSetting, UnsupportedArchitecture
@@ -58,7 +62,13 @@ class ReferenceBackend(Backend):
         row = 16 * widest + graph.vocab_size  # a token's values in use at one time, and its logits
         scratch = 8 * (row * options.max_batch_tokens + largest)  # with one weight as float64
         grain = max(tensors[name].nbytes for name in file_names(graph))
-        return MemoryEstimate(weights=4 * elements, pages=_page_bytes(graph), scratch=scratch, grain=grain)
+        return MemoryEstimate(
+            weights=4 * elements,
+            pages=_page_bytes(graph),
+            scratch=scratch,
+            grain=grain,
+            most=most_pages(graph),
+        )
 
     def compile(self, graph: Graph, weights: WeightSource, options: CompileOptions) -> Program:
         _refuse_unknown_ops(graph)
@@ -87,8 +97,8 @@ class ReferenceProgram(Program):
         self.page_bytes, self.one_arithmetic = _page_bytes(graph), True
         self.reserved_pages = (0,) * len(graph.caches)
         self._weights = weights
-        self._keys = [_storage(group, 0) for group in graph.caches]
-        self._values = [_storage(group, 0) for group in graph.caches]
+        self._stores = [_storage(group, 0) for group in graph.caches]
+        self.states = States.of(graph, self.page_tokens)
         self._last_use = {value.id: index for index, op in enumerate(graph.ops) for value in op.inputs}
         self._closed = False
 
@@ -97,20 +107,26 @@ class ReferenceProgram(Program):
         for cache in range(len(reserved)) if group is None else (group,):
             more = n - reserved[cache]
             if more > 0:
-                for stores in (self._keys, self._values):
-                    added = _storage(self.graph.caches[cache], more)
-                    stores[cache] = np.concatenate([stores[cache], added], axis=1)
+                added = _storage(self.graph.caches[cache], more)
+                self._stores[cache] = np.concatenate([self._stores[cache], added], axis=2)
                 reserved[cache] = n
         self.reserved_pages = tuple(reserved)
+        if self.states is not None:
+            self.states.reserve(self.reserved_pages)
 
     def copy_page(self, group: int, source: int, target: int) -> None:
-        for store in (self._keys[group], self._values[group]):
-            store[:, target] = store[:, source]
+        self._stores[group][:, :, target] = self._stores[group][:, :, source]
+        if self.states is not None:
+            self.states.copy(group, source, target)
 
     def run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
         if self._closed:
             raise BackendError("this program is closed", hint="Load the model again.")
         batch.check(self)
+        with nullcontext() if self.states is None else self.states.running(batch):
+            return self._run(batch)
+
+    def _run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
         values: dict[int, Array] = {}
         # exp(-x) of a large negative x is infinity, and 1/infinity is right; the sampler refuses NaN.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -123,7 +139,7 @@ class ReferenceProgram(Program):
 
     def close(self) -> None:
         self._closed = True
-        self._weights, self._keys, self._values = {}, [], []
+        self._weights, self._stores = {}, []
 
     def weight(self, name: str) -> Array:
         """One tensor as float64."""
@@ -131,30 +147,46 @@ class ReferenceProgram(Program):
 
     def store(self, op: ops.Attention, batch: Batch, k: Array, v: Array) -> None:
         """Write K and V of the batch's tokens, each (tokens, n_kv_heads, head_dim), into their pages."""
+        keys, values = self._stores[op.cache][:, op.layer]
         if self.kv_dtype == "float16":
             k, v = (x.astype(np.float32).astype(np.float16).astype(np.float64) for x in (k, v))
         for t, position in enumerate(batch.positions[0]):
             page = batch.page_tables[op.cache, batch.sequences[t], position // self.page_tokens]
-            self._keys[op.cache][op.layer, page, position % self.page_tokens] = k[t]
-            self._values[op.cache][op.layer, page, position % self.page_tokens] = v[t]
+            keys[page, position % self.page_tokens] = k[t]
+            values[page, position % self.page_tokens] = v[t]
 
     def cached(self, op: ops.Attention, table: Any, first: int, last: int) -> tuple[Array, Array]:
         """K and V of the positions first to last, each (positions, n_kv_heads, head_dim)."""
         positions = np.arange(first, last + 1)
         page, slot = table[positions // self.page_tokens], positions % self.page_tokens
-        return self._keys[op.cache][op.layer, page, slot], self._values[op.cache][op.layer, page, slot]
+        keys, values = self._stores[op.cache][:, op.layer]
+        return keys[page, slot], values[page, slot]
+
+    def state(self, op: ops.CausalConv | ops.DeltaRule, table: Any, position: int) -> Array:
+        """The state (n_kv_heads, head_dim) after ``position``; zeros after position -1."""
+        group = self.graph.caches[op.cache]
+        if position < 0:
+            return np.zeros((group.n_kv_heads, group.head_dim))
+        return self._stores[op.cache][0, op.layer, table[position // self.page_tokens]]
+
+    def keep_state(self, op: ops.CausalConv | ops.DeltaRule, table: Any, position: int, state: Array) -> None:
+        """Write the state after ``position`` to its page, if it has one."""
+        page = table[position // self.page_tokens]
+        if page >= 0:
+            self._stores[op.cache][0, op.layer, page] = state
 
 
 def _storage(group: ops.CacheGroup, pages: int) -> Array:
-    """K or V of one cache group: (layers, pages, page_tokens, n_kv_heads, head_dim)."""
-    return np.zeros((group.n_layers, pages, PAGE_TOKENS, group.n_kv_heads, group.head_dim))
+    """K and V of one cache group: (2, layers, pages, page_tokens, n_kv_heads, head_dim); of a state group
+    (1, layers, pages, n_kv_heads, head_dim)."""
+    if group.kind == "state":
+        return np.zeros((1, group.n_layers, pages, group.n_kv_heads, group.head_dim))
+    return np.zeros((2, group.n_layers, pages, PAGE_TOKENS, group.n_kv_heads, group.head_dim))
 
 
 def _page_bytes(graph: Graph) -> tuple[int, ...]:
-    """Bytes of one page of each cache group: K and V, float64."""
-    return tuple(
-        2 * 8 * PAGE_TOKENS * group.n_layers * group.n_kv_heads * group.head_dim for group in graph.caches
-    )
+    """Bytes of one page of each cache group, float64."""
+    return tuple(_storage(group, 1).nbytes for group in graph.caches)
 
 
 def _refuse_unknown_ops(graph: Graph) -> None:
@@ -252,6 +284,8 @@ def _activate(op: ops.Activate, x: list[Array], program: ReferenceProgram, batch
     a = x[0]
     if op.kind == "silu":
         return a / (1 + np.exp(-a))
+    if op.kind == "sigmoid":
+        return 1 / (1 + np.exp(-a))
     if op.kind == "gelu":
         return 0.5 * a * (1 + np.vectorize(math.erf, otypes=[float])(a / math.sqrt(2)))
     return 0.5 * a * (1 + np.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a**3)))
@@ -313,7 +347,7 @@ _OPS: dict[type[Op], Callable[[Any, list[Array], ReferenceProgram, Batch], Array
     ops.Rotate: _rotate,
     ops.Activate: _activate, ops.Mul: _mul, ops.Add: _add, ops.Scale: _scale, ops.Slice: _slice,
     ops.Attention: _attention, ops.Logits: _logits, ops.Hidden: _hidden,
-    ops.Route: _route, ops.LinearRouted: _linear_routed, ops.Mix: _mix,
+    ops.Route: _route, ops.LinearRouted: _linear_routed, ops.Mix: _mix, **STATE_OPS,
 }  # fmt: skip
 
 BACKEND = ReferenceBackend

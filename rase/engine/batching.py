@@ -221,7 +221,7 @@ class Batching:
             return True
 
     def _propose(self, sequence: Sequence, spare: int) -> list[int]:
-        if sequence.drafts is None:
+        if sequence.drafts is None or any(self.pool.states):  # a state cannot forget a draft that was wrong
             return []
         limit = min(spare, MAX_DRAFTS, sequence.room - 1)
         try:

@@ -2,7 +2,8 @@
 
 A page holds ``Program.page_tokens`` positions of every layer of one cache group; each group has page ids of
 its own. The pool hands out ids and counts references; the storage belongs to the program and grows with use,
-so a long context costs nothing until it is filled.
+so a long context costs nothing until it is filled. A page of a recurrent group holds the state after its last
+token: a sequence needs the page that it stands in and the one that it writes, and others are snapshots.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
+from rase.backends.base import STATE_PAGES
 from rase.errors import InsufficientMemory
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ABSENT", "OutOfPages", "PagePool", "SequencePages"]
 
 ABSENT = -1  # in a page table: no page, or one that the window has left behind
+_STATE_SEQUENCES = 8  # whose states get a share of the memory beside one sequence of the whole context
 _FIRST_STEP = 8  # pages of the first reservation: 256 tokens at 32 tokens a page
 
 
@@ -39,9 +42,10 @@ class PagePool:
         self.page_tokens: int = program.page_tokens
         self.budget = budget_bytes
         self.windows = _windows(program)
+        self.states = [group.kind == "state" for group in program.graph.caches]
         self._groups = [
             _GroupPool(program, group, capacity, budget_bytes)
-            for group, capacity in enumerate(_capacities(program, self.windows, budget_bytes))
+            for group, capacity in enumerate(_capacities(program, self.windows, self.states, budget_bytes))
         ]
 
     @property
@@ -77,8 +81,8 @@ class PagePool:
         """Pages of each group that one sequence of ``tokens`` positions holds at most at one time."""
         whole, step = -(-tokens // self.page_tokens), self.program.max_batch_tokens
         return tuple(
-            min(whole, (window + step) // self.page_tokens + 2) if window else whole
-            for window in self.windows
+            min(whole, STATE_PAGES if state else (window + step) // self.page_tokens + 2) if window else whole
+            for window, state in zip(self.windows, self.states, strict=True)
         )
 
     @property
@@ -179,11 +183,15 @@ class SequencePages:
         self._seen = [0] * len(pool.windows)  # first page that a window still sees
 
     def reserve(self, length: int) -> None:
-        """Hold pages for ``length`` positions. Raises ``OutOfPages``; what was got is kept."""
+        """Hold pages for ``length`` positions, which run next. Raises ``OutOfPages``; what was got is kept.
+
+        Of a state group only the last two: the last full page becomes a snapshot, for whoever comes back.
+        """
         needed = -(-length // self.pool.page_tokens)
         for group, table in enumerate(self.tables):
             while len(table) < needed:
-                table.append(self.pool.allocate(group))
+                skipped = self.pool.states[group] and len(table) < needed - 2
+                table.append(ABSENT if skipped else self.pool.allocate(group))
 
     def share(self, pages: tuple[int, ...]) -> None:
         """Append one page of each group that someone else holds as well."""
@@ -200,6 +208,14 @@ class SequencePages:
                 if (page := table.pop()) != ABSENT:
                     self.pool.release(group, page)
             self._seen[group] = min(self._seen[group], keep)
+
+    def standing(self, length: int) -> int:
+        """The most positions up to ``length``, fewer than ran, after which states still stand."""
+        tables = [table for table, state in zip(self.tables, self.pool.states, strict=True) if state]
+        index = length // self.pool.page_tokens
+        while tables and index and any(table[index - 1] == ABSENT for table in tables):
+            index -= 1
+        return index * self.pool.page_tokens if tables else length
 
     def leave_behind(self, length: int) -> None:
         """Release what no token from position ``length`` on sees any more."""
@@ -238,20 +254,23 @@ def _windows(program: Program) -> list[int]:
     return [group.window or 0 for group in program.graph.caches]
 
 
-def _capacities(program: Program, windows: list[int], budget: int) -> list[int]:
+def _capacities(program: Program, windows: list[int], states: list[bool], budget: int) -> list[int]:
     """Pages of each group within ``budget`` bytes.
 
     Storage cannot move between groups, so the budget is divided at the start by what a sequence of the whole
-    context holds; a window group gets at least half of what a full one has, for sequences that are not long.
+    context holds; a window group gets at least half of what a full one has, for sequences that are not long,
+    and a state group what some sequences need.
     """
     if not any(program.page_bytes):
         return [2**31 - 1] * len(windows)
     whole = -(-program.graph.context_length // program.page_tokens)
     needs = [
-        min(whole, max(whole // 2, (window + program.max_batch_tokens) // program.page_tokens + 2))
+        min(whole, STATE_PAGES * _STATE_SEQUENCES)
+        if state
+        else min(whole, max(whole // 2, (window + program.max_batch_tokens) // program.page_tokens + 2))
         if window and not all(windows)
         else whole
-        for window in windows
+        for window, state in zip(windows, states, strict=True)
     ]
     one = _bytes(needs, program.page_bytes)
     return [budget * need // one for need in needs]

@@ -117,9 +117,11 @@ class Sequence:
         """
         del self.tokens[length:]
         self.n_prompt = min(self.n_prompt, length)
-        self.computed = min(self.computed, length)
+        before, self.computed = self.computed, min(self.computed, length)
         self.node = None
         if self.pages is not None:
+            if self.computed < before:
+                self.computed = self.pages.standing(self.computed)
             pool, index = self.pages.pool, self.computed // self.pages.pool.page_tokens
             if any(len(table) > index and pool.references(group, table[index]) > 1
                    for group, table in enumerate(self.pages.tables)):  # fmt: skip

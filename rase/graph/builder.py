@@ -176,6 +176,39 @@ class GraphBuilder:
             sinks=None if sinks is None else self._weight(f"{sinks}.weight", (n_heads,), ("n_heads",)),
         )  # fmt: skip
 
+    def causal_conv(self, x: Value, name: str) -> Value:
+        """A causal depthwise convolution of x by the file's (channels, taps)."""
+        weight = self._matrix(name, ("channels", "taps"))
+        self._expect(weight, (x.dim, weight.shape[1]))
+        cache, layer = self._state(weight.shape[1] - 1, x.dim)
+        return self._emit(ops.CausalConv, x.dim, x=x, weight=weight, cache=cache, layer=layer)
+
+    def decay(self, x: Value, rate: str, bias: str) -> Value:
+        """What a recurrent state keeps over each token; ``rate`` and ``bias`` are full tensor names."""
+        axes = ("n_heads",)
+        return self._emit(ops.Decay, x.dim, x=x, rate=self._weight(rate, (x.dim,), axes),
+                          bias=self._weight(bias, (x.dim,), axes))  # fmt: skip
+
+    def delta_rule(
+        self, q: Value, k: Value, v: Value, decay: Value, beta: Value, *, k_dim: int, v_dim: int, tiled: bool
+    ) -> Value:
+        """The gated delta rule over this layer's state, with q scaled by 1/sqrt(k_dim)."""
+        n_v_heads = v.dim // v_dim
+        cache, layer = self._state(n_v_heads, k_dim * v_dim)
+        return self._emit(
+            ops.DeltaRule, v.dim, q=q, k=k, v=v, decay=decay, beta=beta, cache=cache, layer=layer,
+            n_k_heads=k.dim // k_dim, n_v_heads=n_v_heads, k_dim=k_dim, v_dim=v_dim,
+            scale=1 / math.sqrt(k_dim), tiled=tiled,
+        )  # fmt: skip
+
+    def l2_norm(self, x: Value, eps: float, group: int) -> Value:
+        """x over its length, each ``group`` elements for themselves."""
+        return self._emit(ops.L2Norm, x.dim, x=x, eps=eps, group=group)
+
+    def sigmoid(self, x: Value) -> Value:
+        """1 / (1 + exp(-x))."""
+        return self._emit(ops.Activate, x.dim, x.rows, x=x, kind="sigmoid")
+
     def silu(self, x: Value) -> Value:
         """x · sigmoid(x)."""
         return self._emit(ops.Activate, x.dim, x.rows, x=x, kind="silu")
@@ -307,10 +340,16 @@ class GraphBuilder:
         """Index of the cache group for this mask and shape, and of the new layer in it."""
         window = mask.width if isinstance(mask, Window) else None
         kind: Any = "full" if window is None else "window"
+        return self._layer(CacheGroup(kind, 1, n_kv_heads, head_dim, window))
+
+    def _state(self, rows: int, cols: int) -> tuple[int, int]:
+        """Index of the group of states of this size, and of the new layer in it."""
+        return self._layer(CacheGroup("state", 1, rows, cols, 2))
+
+    def _layer(self, wanted: CacheGroup) -> tuple[int, int]:
         for index, group in enumerate(self._caches):
-            grown = CacheGroup(kind, group.n_layers + 1, n_kv_heads, head_dim, window)
-            if replace(group, n_layers=grown.n_layers) == grown:
-                self._caches[index] = grown
+            if replace(group, n_layers=1) == wanted:
+                self._caches[index] = replace(group, n_layers=group.n_layers + 1)
                 return index, group.n_layers
-        self._caches.append(CacheGroup(kind, 1, n_kv_heads, head_dim, window))
+        self._caches.append(wanted)
         return len(self._caches) - 1, 0

@@ -32,15 +32,14 @@ def check_graph(graph: Graph) -> None:
         if check is not None:
             for holds, message in check(op, graph):
                 _require(holds, f"{where}: {message}")
-        if isinstance(op, Attention):
+        if isinstance(op, (Attention, ops.CausalConv, ops.DeltaRule)):
             slot = (op.cache, op.layer)
             _require(slot not in cached, f"{where}: cache slot {slot} is written a second time")
             cached.add(slot)
         written.add(op.out.id)
     for cache, group in enumerate(graph.caches):
         layers = {layer for slot, layer in cached if slot == cache}
-        whole = group.kind == "state" or layers == set(range(group.n_layers))
-        _require(whole, f"cache {cache} has layers that no attention writes")
+        _require(layers == set(range(group.n_layers)), f"cache {cache} has layers that no op writes")
     _require(len(graph.outputs) == 1, "the graph has no output, or several")
     for name, value in graph.outputs.items():
         _require(value.id in written, f"output '{name}' is never written")
@@ -190,6 +189,51 @@ def _attention(op: Attention, graph: Graph) -> Facts:
     ]
 
 
+def _causal_conv(op: ops.CausalConv, graph: Graph) -> Facts:
+    channels, taps = op.weight.shape
+    return [
+        (op.x.dim == op.out.dim == channels, f"{op.x.dim} elements, its weight has {channels} channels"),
+        (taps > 1, f"{taps} taps"),
+        _state(op, graph, taps - 1, channels),
+    ]
+
+
+def _delta_rule(op: ops.DeltaRule, graph: Graph) -> Facts:
+    keys, values = op.n_k_heads * op.k_dim, op.n_v_heads * op.v_dim
+    return [
+        (min(op.n_k_heads, op.n_v_heads, op.k_dim, op.v_dim) > 0, "heads and their sizes must be positive"),
+        (op.q.dim == op.k.dim == keys, f"q, k have {op.q.dim}, {op.k.dim} elements"),
+        (op.v.dim == op.out.dim == values, f"v has {op.v.dim} elements"),
+        (op.decay.dim == op.beta.dim == op.n_v_heads, "decay and beta are not one per value head"),
+        (op.n_k_heads > 0 and op.n_v_heads % op.n_k_heads == 0, f"{op.n_v_heads} / {op.n_k_heads} heads"),
+        _state(op, graph, op.n_v_heads, op.k_dim * op.v_dim),
+    ]
+
+
+def _state(op: Any, graph: Graph, rows: int, cols: int) -> tuple[bool, str]:
+    group = graph.caches[op.cache] if 0 <= op.cache < len(graph.caches) else None
+    fits = (
+        group is not None
+        and 0 <= op.layer < group.n_layers
+        and (group.kind, group.n_kv_heads, group.head_dim, group.window) == ("state", rows, cols, 2)
+    )
+    return fits, f"state {op.cache}, layer {op.layer} does not fit"
+
+
+def _decay(op: ops.Decay, graph: Graph) -> Facts:
+    shapes = (op.rate.shape, op.bias.shape)
+    fits = shapes == ((op.x.dim,), (op.x.dim,)) and op.out.dim == op.x.dim
+    return [(fits, f"{op.x.dim} elements by rate and bias {shapes}")]
+
+
+def _l2_norm(op: ops.L2Norm, graph: Graph) -> Facts:
+    return [
+        (op.out.dim == op.x.dim, "changes the dimension"),
+        (op.group > 0 and op.x.dim % op.group == 0, f"{op.x.dim} elements in groups of {op.group}"),
+        (op.eps > 0, f"eps {op.eps} is not positive"),
+    ]
+
+
 def _logits(op: ops.Logits, graph: Graph) -> Facts:
     return [
         *_matrix(op, graph),
@@ -211,4 +255,5 @@ _CHECKS: dict[type[Op], Callable[[Any, Graph], Facts]] = {
     ops.Activate: _elementwise, ops.Mul: _elementwise, ops.Add: _elementwise, ops.Scale: _elementwise,
     ops.Slice: _slice, ops.Route: _route, ops.LinearRouted: _linear_routed, ops.Mix: _mix,
     ops.Attention: _attention, ops.Logits: _logits, ops.LayerNorm: _layer_norm, ops.Hidden: _hidden,
+    ops.CausalConv: _causal_conv, ops.Decay: _decay, ops.DeltaRule: _delta_rule, ops.L2Norm: _l2_norm,
 }  # fmt: skip

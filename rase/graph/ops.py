@@ -9,96 +9,18 @@ been invented yet is one more dataclass here: a backend looks ops up by type and
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from rase.graph.operands import Bidirectional, Causal, Mask, Rope, Value, Weight, Window, Yarn
+
 __all__ = [
-    "Activate", "Add", "Attention", "Bidirectional", "CacheGroup", "Causal", "Embed", "Graph", "Hidden",
-    "LayerNorm", "Linear", "LinearRouted", "Logits", "Mask", "Mix", "Mul", "Op", "RmsNorm", "Rope", "Rotate",
-    "Route", "Scale", "Slice", "Value", "Weight", "Window", "Yarn",
+    "Activate", "Add", "Attention", "Bidirectional", "CacheGroup", "Causal", "CausalConv", "Decay",
+    "DeltaRule", "Embed", "Graph", "Hidden", "L2Norm", "LayerNorm", "Linear", "LinearRouted", "Logits",
+    "Mask", "Mix", "Mul", "Op", "RmsNorm", "Rope", "Rotate", "Route", "Scale", "Slice", "Value", "Weight",
+    "Window", "Yarn",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Value:
-    """A float32 buffer ``(rows, dim)``: one row per token of the batch, or one per row that wants output.
-
-    ``routed`` rows are one per token and chosen expert: k for each token, in ascending order of the expert.
-    """
-
-    id: int
-    rows: Literal["tokens", "outputs", "routed"]
-    dim: int
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A tensor of the file. ``axes`` names each dimension of ``shape``; a matrix is ``(out, in)``.
-
-    Names in use: vocab, dim, heads (n_heads · head_dim), kv_heads (n_kv_heads · head_dim), hidden, head_dim,
-    n_heads, rope, experts. Tensor parallelism and adapters rewrite a graph by these names. ``parts`` names
-    the tensors of a stack that the file holds one by one, each of shape ``shape[1:]``.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    axes: tuple[str, ...]
-    parts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Yarn:
-    """Frequency interpolation by parts (Peng et al., YaRN, arXiv 2309.00071, section 3.2).
-
-    Pair i of a rotary embedding of n elements keeps its frequency where it turns at least ``beta_fast``
-    times within ``original_context`` positions, is divided by ``factor`` where it turns at most ``beta_slow``
-    times, and is mixed linearly in i in between. Cosine and sine are multiplied by 1 + 0.1 · ln(factor).
-    """
-
-    factor: float
-    original_context: int
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-
-
-@dataclass(frozen=True)
-class Rope:
-    """Rotary position embedding (Su et al., arXiv 2104.09864) of the first ``n_dims`` elements of each head.
-
-    Pair i turns by ``(position / scale) · theta^(-2i / n_dims) / factor[i]``. Pairs are ``neighbour``
-    (2i, 2i+1) or ``half`` (i, i + n_dims/2). ``factors`` names a tensor ``(n_dims/2,)``; without it every
-    factor is 1. ``yarn`` changes the frequencies before the factors divide them. ``attn_factor`` multiplies
-    cosine and sine, beside YaRN's own factor. Elements from ``n_dims`` on pass unchanged.
-    """
-
-    theta: float
-    n_dims: int
-    pairing: Literal["neighbour", "half"]
-    scale: float = 1.0
-    factors: str | None = None
-    attn_factor: float = 1.0
-    yarn: Yarn | None = None
-
-
-@dataclass(frozen=True)
-class Causal:
-    """A token sees itself and everything before it."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """A token sees ``width`` positions, itself included: keys at distance >= width are masked."""
-
-    width: int
-
-
-@dataclass(frozen=True)
-class Bidirectional:
-    """Every token sees the whole sequence; such a graph runs its input in one step."""
-
-
-Mask = Causal | Window | Bidirectional
 
 
 @dataclass(frozen=True)
@@ -215,10 +137,10 @@ class Rotate(Op):
 
 @dataclass(frozen=True)
 class Activate(Op):
-    """out = f(x) elementwise: silu x·σ(x); gelu with erf; gelu_tanh its tanh form."""
+    """out = f(x) elementwise: silu x·σ(x); gelu with erf; gelu_tanh its tanh form; sigmoid σ(x)."""
 
     x: Value
-    kind: Literal["silu", "gelu", "gelu_tanh"]
+    kind: Literal["silu", "gelu", "gelu_tanh", "sigmoid"]
 
 
 @dataclass(frozen=True)
@@ -277,9 +199,70 @@ class Attention(Op):
     n_kv_heads: int
     head_dim: int
     scale: float
-    mask: Mask = Causal()
+    mask: Mask = field(default_factory=Causal)
     soft_cap: float | None = None
     sinks: Weight | None = None
+
+
+@dataclass(frozen=True)
+class L2Norm(Op):
+    """out = x / sqrt(sum(x²) + eps) over each run of ``group`` elements."""
+
+    x: Value
+    eps: float
+    group: int
+
+
+@dataclass(frozen=True)
+class CausalConv(Op):
+    """A convolution of each element over its token and the ones before: causal, depthwise, without bias.
+
+    out[t, c] = sum over j of weight[c, j] · x[t - taps + 1 + j, c]; weight ``(channels, taps)``; before
+    position 0 every x is 0. Its state, ``layer`` of the group ``cache``, is the last taps - 1 rows of x.
+    """
+
+    x: Value
+    weight: Weight
+    cache: int
+    layer: int
+
+
+@dataclass(frozen=True)
+class Decay(Op):
+    """out = exp(rate · log(1 + exp(x + bias))): what a state keeps over one token (Mamba, arXiv 2312.00752).
+
+    ``rate`` and ``bias`` are ``(dim,)``; rates are below 0.
+    """
+
+    x: Value
+    rate: Weight
+    bias: Weight
+
+
+@dataclass(frozen=True)
+class DeltaRule(Op):
+    """The gated delta rule (Yang et al., arXiv 2412.06464, equation 10), token by token.
+
+    Each value head has a state S ``(k_dim, v_dim)``, 0 before position 0. A token first multiplies it by its
+    ``decay``, then adds k · (beta · (v - kᵀS)), and reads ``scale`` · qᵀS. q and k are ``(tokens, n_k_heads ·
+    k_dim)``; v and out ``(tokens, n_v_heads · v_dim)``; decay and beta ``(tokens, n_v_heads)``. Value head h
+    has q and k of head h % n_k_heads where ``tiled``, else of head h // (n_v_heads / n_k_heads). S is
+    ``layer`` of the group ``cache``.
+    """
+
+    q: Value
+    k: Value
+    v: Value
+    decay: Value
+    beta: Value
+    cache: int
+    layer: int
+    n_k_heads: int
+    n_v_heads: int
+    k_dim: int
+    v_dim: int
+    scale: float
+    tiled: bool
 
 
 @dataclass(frozen=True)
@@ -304,7 +287,13 @@ class Hidden(Op):
 
 @dataclass(frozen=True)
 class CacheGroup:
-    """Layers whose cache has one shape and one lifetime: full attention, a window, or a recurrent state."""
+    """Layers whose cache has one shape and one lifetime: full attention, a window, or a recurrent state.
+
+    A state has n_kv_heads rows of head_dim float32 numbers in each layer. A page of such a group holds the
+    states as they are after the last token that ran in its positions: the next token reads the page of the
+    token before it and writes that of its own. It is a window of 2; the pages that it leaves behind are
+    snapshots. Between the first and the last token of a batch pages may be absent: no snapshot is taken.
+    """
 
     kind: Literal["full", "window", "state"]
     n_layers: int

@@ -71,18 +71,22 @@ class Keys:
         number: float = self.number(name)
         return number
 
-    def layer_flags(self, name: str, n_layers: int, period: int) -> tuple[bool, ...]:
-        """Which layers are meant: an array of booleans, or true but for every ``period``-th layer.
+    def layer_flags(self, name: str, n_layers: int, default: int | tuple[bool, ...]) -> tuple[bool, ...]:
+        """Which layers are meant: an array of booleans, or true but for every so-and-so-many-th layer.
 
-        A file may also write another period.
+        ``default`` is that period, or flags; a file may write either.
         """
-        value = self._find(name, period, "an integer or booleans")
+        value = self._find(name, default, "an integer or booleans")
         if not hasattr(value, "__len__") or isinstance(value, str):
             period = self._integer(name, value, 1)
             return tuple((i + 1) % period != 0 for i in range(n_layers))
         if len(value) < n_layers:
             raise self.bad(name, f"{n_layers} values, one per layer", f"{len(value)} values")
         return tuple(bool(flag) for flag in value[:n_layers])
+
+    def pass_over(self, *names: str) -> None:
+        """These keys ask for nothing that this architecture would compute otherwise."""
+        self._read.update(map(self._key, names))
 
     def text(self, name: str, default: Any = _REQUIRED) -> Any:
         """A string, or ``default``."""

@@ -23,6 +23,9 @@ MODELS = {
     "gemma2 Q8_0": ZOO["gemma2"].but(dim=64, matrices="Q8_0"),  # caps, gelu, a window beside full attention
     "phi3 F16": ZOO["phi3-long"].but(matrices="F16", context=1024),  # fused matrices, long rope
     "qwen3moe Q8_0": ZOO["qwen3moe"].but(matrices="Q8_0"),
+    "qwen35 Q8_0": ZOO["qwen35"].but(
+        matrices="Q8_0", extra={**ZOO["qwen35"].extra, "ssm.inner_size": 192}
+    ),  # states beside attention
 }
 LENGTH = 300  # ten pages, and more than one chunk of 256 positions
 
@@ -109,8 +112,9 @@ class ProgramContract:
             run_chunks(program, noise, pages=[0, 1, 2])
             found = run_chunks(program, other, pages=[7, 3, 8], start=64)
             self.same(found, second[64:], "after a shared prefix")
-            found = run_chunks(program, tail[-1:], pages=[7, 3, 9], start=83)
-            self.same(found, first[83:], "the first sequence goes on")
+            if program.states is None:  # a state goes on where it stands, and nowhere else
+                found = run_chunks(program, tail[-1:], pages=[7, 3, 9], start=83)
+                self.same(found, first[83:], "the first sequence goes on")
 
     def test_what_pages_held_before_does_not_matter(self, tiny):
         ids = tiny.ids(45)
@@ -119,9 +123,9 @@ class ProgramContract:
             for seed in (5, 6):
                 run_chunks(program, tiny.ids(128, seed), pages=[3, 2, 1, 0])
             self.same(run_chunks(program, ids), expected, "used pages")
-            self.same(
-                decode_each(program, ids[40:], start=40), decode_each(program, ids[40:], start=40), "again"
-            )
+            if program.states is None:
+                again = decode_each(program, ids[40:], start=40)
+                self.same(again, decode_each(program, ids[40:], start=40), "again")
 
     def test_threads_do_not_matter(self, tiny):
         ids = tiny.ids(LENGTH)

@@ -19,7 +19,11 @@ WINDOW = TINY_LLAMA.but(window=40).graph()
 
 def program(graph=FULL):
     return SimpleNamespace(
-        graph=graph, page_tokens=32, reserved_pages=(8,) * len(graph.caches), max_batch_tokens=64
+        graph=graph,
+        page_tokens=32,
+        reserved_pages=(8,) * len(graph.caches),
+        max_batch_tokens=64,
+        states=None,
     )
 
 
@@ -121,7 +125,7 @@ def test_each_cache_group_has_its_own_rules():
     """A window group may have lost pages that a full group keeps; ids of different groups may be the same."""
     both = (CacheGroup("full", 1, 1, 4), CacheGroup("window", 1, 1, 4, 40))
     assert windows(SimpleNamespace(caches=both)) == [0, 40]
-    two = program(SimpleNamespace(caches=both, vocab_size=101, context_length=1024))
+    two = program(SimpleNamespace(caches=both, vocab_size=101, context_length=1024, whole_input=False))
     tables = np.array([[[0, 1, 2, 3]], [[-1, 1, 2, 3]]], np.int32)
     for positions in ([72], [72, 73]):
         step = batch(positions)

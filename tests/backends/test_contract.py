@@ -49,7 +49,7 @@ class RoundsByRole(ReferenceProgram):
 class ForgetsWhenItGrows(ReferenceProgram):
     def reserve_pages(self, n, group=None):
         if n > self.reserved_pages[0]:
-            self._keys = [keys * 0 for keys in self._keys]
+            self._stores = [store * 0 for store in self._stores]
         super().reserve_pages(n, group)
 
 

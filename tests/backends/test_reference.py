@@ -66,7 +66,7 @@ def test_estimate_counts_weights_and_pages():
     with tiny.compile(ReferenceBackend()) as program:
         assert estimate.pages == program.page_bytes == (2 * 8 * 32 * 2 * 2 * 32,)
         assert estimate.weights == sum(array.nbytes for array in program._weights.values())
-        stored = sum(array.nbytes for array in program._keys + program._values)
+        stored = sum(array.nbytes for array in program._stores)
         assert stored == 64 * program.page_bytes[0]
     assert estimate.total(33) == estimate.weights + estimate.scratch + 2 * estimate.page
 

@@ -18,12 +18,15 @@ class Storage:
     page_tokens = 32
     max_batch_tokens = 64
 
-    def __init__(self, limit: int | None = None, windows: tuple[int | None, ...] = (None,)) -> None:
+    def __init__(
+        self, limit: int | None = None, windows: tuple[int | None, ...] = (None,), states: int = 0
+    ) -> None:
         self.calls: list[int] = []
         self.copies: list[tuple[int, int, int]] = []
         self.limit = limit
-        self.page_bytes = (1000,) * len(windows)
-        groups = [SimpleNamespace(window=window) for window in windows]
+        self.page_bytes = (1000,) * (len(windows) + states)
+        groups = [SimpleNamespace(kind="full", window=window) for window in windows]
+        groups += [SimpleNamespace(kind="state", window=2)] * states
         self.graph = SimpleNamespace(caches=groups, context_length=3200)
 
     def copy_page(self, group: int, source: int, target: int) -> None:
@@ -137,6 +140,25 @@ def test_a_window_gives_its_pages_back_and_a_full_group_keeps_them():
         full, window = pages.tables
         assert ABSENT not in full and window[sees_from:] == [page for page in window if page != ABSENT]
     assert pool.in_use == (13, 3)
+    pages.truncate(0)
+    assert pool.in_use == (0, 0)
+
+
+def test_a_state_takes_few_pages_and_leaves_the_last_full_one_behind():
+    pool = PagePool(Storage(windows=(None,), states=1), 200_000)
+    assert pool.most_pages(3200) == (100, 3) and pool.capacity[1] >= 24
+    pages = SequencePages(pool)
+    for length in (100, 101, 300, 320, 321, 322):
+        before = [place for place, page in enumerate(pages.tables[1]) if page != ABSENT]
+        pages.reserve(length)
+        held = [place for place, page in enumerate(pages.tables[1]) if page != ABSENT]
+        last = -(-length // 32) - 1
+        assert held == sorted({*before, last, *([last - 1] if last - 1 > max(before, default=-1) else [])})
+        pages.leave_behind(length)
+        assert pool.in_use[1] <= 2 and pages.tables[1][(length - 1) // 32] != ABSENT
+    other = pages.fork(322)
+    assert other.tables[1][-1] != pages.tables[1][-1] and (1, 10, 10) not in pool.program.copies
+    other.truncate(0)
     pages.truncate(0)
     assert pool.in_use == (0, 0)
 

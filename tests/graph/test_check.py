@@ -69,7 +69,7 @@ def test_an_op_of_the_wrong_width_is_named(graph):
 
 def test_a_layer_that_nothing_writes_and_a_graph_without_outputs(graph):
     grown = replace(graph.caches[0], n_layers=3)
-    with pytest.raises(ValueError, match="layers that no attention writes"):
+    with pytest.raises(ValueError, match="layers that no op writes"):
         check_graph(replace(graph, caches=(grown,)))
     with pytest.raises(ValueError, match="no output"):
         check_graph(replace(graph, outputs={}))

@@ -79,6 +79,7 @@ MISTAKES = {
     "one rotary base": ("gemma3", {}, {"rope.freq_base_swa": 1e6}),
     "another pattern": ("gemma3", {}, {"attention.sliding_window_pattern": 5}),
     "rotary embedding everywhere": ("smollm3", {"architecture": "llama"}, {}),
+    "rotary embedding of whole heads": ("qwen35", {"rope_dim": 32}, {}),
 }
 
 

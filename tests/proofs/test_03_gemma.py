@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rase.backends.base import PROMPT, Batch
 from rase.backends.reference import ReferenceBackend
 from rase.gguf.reader import GgufFile
 from rase.text.tokenizer import LocalTokenizer
@@ -70,7 +69,7 @@ def continuation(path, prompt, count, threads):
     ids = list(tokenizer.encode(prompt, True))
     start = len(ids)
     with load(path, threads=threads) as program:
-        rows = program.run(Batch.of(ids, 0, range(2), PROMPT))
+        rows = run_chunks(program, ids)
         while len(ids) - start < count:
             ids.append(int(np.argmax(rows[-1])))
             rows = decode_each(program, ids[-1:], start=len(ids) - 1)

@@ -33,6 +33,12 @@ OWN_NAMES: dict[str, dict[str, str]] = {
     "phi3": {"ffn_up": "mlp.gate_up_proj"}, "olmo2": OLMO,
     "gemma2": {**OLMO, "ffn_norm": "pre_feedforward_layernorm"},
     "gemma3": {**OLMO, "ffn_norm": "pre_feedforward_layernorm"},
+    "qwen35": {
+        "post_attention_norm": "post_attention_layernorm", "attn_qkv": "linear_attn.in_proj_qkv",
+        "attn_gate": "linear_attn.in_proj_z", "ssm_alpha": "linear_attn.in_proj_a",
+        "ssm_beta": "linear_attn.in_proj_b", "ssm_norm": "linear_attn.norm",
+        "ssm_out": "linear_attn.out_proj", "ssm_conv1d": "linear_attn.conv1d",
+    },
     "mixtral": {
         "ffn_gate_inp": "block_sparse_moe.gate", "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
         "ffn_up_exps": "block_sparse_moe.experts.{}.w3", "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
@@ -53,7 +59,8 @@ def state(tiny: Tiny) -> Tensors:
     for name, info in tiny.source.tensors.items():
         dtype = "<f4" if info.format.name == "F32" else "<u2"
         arrays[name] = info.format.name, np.frombuffer(tiny.source.raw[name], dtype).reshape(info.shape)
-    return checkpoint_tensors(kind, tiny.head_dim, arrays)
+    found = checkpoint_tensors(kind, tiny.head_dim, arrays)
+    return ungrouped(tiny, found) if kind == "qwen35" else found
 
 
 def checkpoint_tensors(kind: str, head_dim: int, tensors: Tensors) -> Tensors:
@@ -63,7 +70,7 @@ def checkpoint_tensors(kind: str, head_dim: int, tensors: Tensors) -> Tensors:
         part, end = name.rsplit(".", 1)
         if "rope_" in part:
             continue
-        if kind.startswith("gemma") and "norm" in name:
+        if kind.startswith(("gemma", "qwen35")) and "norm" in name and "ssm_norm" not in name:
             array = array - np.float32(1)
         if kind in NEIGHBOUR and part.split(".")[-1] in ("attn_q", "attn_k"):
             pairs = array.reshape(-1, head_dim // 2, 2, *array.shape[1:])
@@ -71,10 +78,36 @@ def checkpoint_tensors(kind: str, head_dim: int, tensors: Tensors) -> Tensors:
         if part in WHOLE:
             found[f"{WHOLE[part]}.{end}"] = (fmt, array)
             continue
+        if end in ("ssm_a", "bias") and kind == "qwen35":  # blk.N.ssm_a, blk.N.ssm_dt.bias
+            own = "A_log" if end == "ssm_a" else "dt_bias"
+            found[f"model.layers.{part.split('.')[1]}.linear_attn.{own}"] = (fmt, array)
+            continue
         _, layer, inner = part.split(".")
         stack = array if "{}" in names[inner] else array[None]
         for expert, one in enumerate(stack):
             found[f"model.layers.{layer}.{names[inner].format(expert)}.{end}"] = (fmt, one)
+    return found
+
+
+def ungrouped(tiny: Tiny, tensors: Tensors) -> Tensors:
+    """Recurrent layers as checkpoints hold them: value heads grouped by key head, and the logarithm of A."""
+    heads, keys = tiny.extra["ssm.time_step_rank"], tiny.extra["ssm.group_count"]
+    rest = 2 * keys * tiny.extra["ssm.state_size"]
+
+    def untile(part: np.ndarray) -> np.ndarray:
+        return part.reshape(heads // keys, keys, -1, *part.shape[1:]).swapaxes(0, 1).reshape(part.shape)
+
+    found = {}
+    for name, (fmt, array) in tensors.items():
+        inner = name.split("linear_attn.")[-1].removesuffix(".weight")
+        if inner in ("in_proj_z", "in_proj_a", "in_proj_b", "A_log", "dt_bias"):
+            array = untile(np.log(-array) if inner == "A_log" else array)
+        elif inner in ("in_proj_qkv", "conv1d"):
+            array = np.concatenate([array[:rest], untile(array[rest:])])
+            array = array[:, None] if inner == "conv1d" else array
+        elif inner == "out_proj":
+            array = untile(array.T).T
+        found[name] = (fmt, array)
     return found
 
 

@@ -100,19 +100,26 @@ class Tiny:
             for name, factors in zip(("short", "long"), self.long_factors, strict=True):
                 tensors[f"rope_factors_{name}.weight"] = np.asarray(factors, np.float32)
         for i in range(self.n_layers):
-            if arch != "olmo2":
+            if arch == "qwen35":
+                norm(f"blk.{i}.attn_norm", self.dim)
+                norm(f"blk.{i}.post_attention_norm", self.dim)
+                if (i + 1) % 4:
+                    self._delta_net(i, matrix, norm, tensors, rng)
+                    self._feed_forward(i, matrix)
+                    continue
+            elif arch != "olmo2":
                 norm(f"blk.{i}.attn_norm", self.dim)
                 norm(f"blk.{i}.ffn_norm", self.dim)
             if arch in ("olmo2", "gemma2", "gemma3"):
                 norm(f"blk.{i}.post_attention_norm", self.dim)
                 norm(f"blk.{i}.post_ffw_norm", self.dim)
-            if arch in ("qwen3", "qwen3moe", "gemma3", "olmo2"):
+            if arch in ("qwen3", "qwen3moe", "gemma3", "olmo2", "qwen35"):
                 norm(f"blk.{i}.attn_q_norm", heads if arch == "olmo2" else self.head_dim)
                 norm(f"blk.{i}.attn_k_norm", kv_heads if arch == "olmo2" else self.head_dim)
             if arch == "phi3":
                 matrix(f"blk.{i}.attn_qkv", heads + 2 * kv_heads, self.dim)
             else:
-                matrix(f"blk.{i}.attn_q", heads, self.dim, bias=self.biases)
+                matrix(f"blk.{i}.attn_q", heads * (2 if arch == "qwen35" else 1), self.dim, bias=self.biases)
                 matrix(f"blk.{i}.attn_k", kv_heads, self.dim, bias=self.biases)
                 matrix(f"blk.{i}.attn_v", kv_heads, self.dim, bias=self.biases)
             matrix(f"blk.{i}.attn_output", self.dim, heads)
@@ -123,11 +130,30 @@ class Tiny:
                 matrix(f"blk.{i}.ffn_up_exps", self.n_experts, self.hidden, self.dim)
                 matrix(f"blk.{i}.ffn_down_exps", self.n_experts, self.dim, self.hidden)
                 continue
-            if arch != "phi3":
-                matrix(f"blk.{i}.ffn_gate", self.hidden, self.dim)
-            matrix(f"blk.{i}.ffn_up", self.hidden * (2 if arch == "phi3" else 1), self.dim)
-            matrix(f"blk.{i}.ffn_down", self.dim, self.hidden)
+            self._feed_forward(i, matrix)
         return MemoryWeights(tensors)
+
+    def _feed_forward(self, i: int, matrix: Any) -> None:
+        if self.architecture != "phi3":
+            matrix(f"blk.{i}.ffn_gate", self.hidden, self.dim)
+        matrix(f"blk.{i}.ffn_up", self.hidden * (2 if self.architecture == "phi3" else 1), self.dim)
+        matrix(f"blk.{i}.ffn_down", self.dim, self.hidden)
+
+    def _delta_net(self, i: int, matrix: Any, norm: Any, tensors: dict[str, Any], rng: Any) -> None:
+        """A recurrent layer of Qwen3.5, as its files hold it."""
+        keys = self.extra["ssm.group_count"] * self.extra["ssm.state_size"]
+        heads, values = self.extra["ssm.time_step_rank"], self.extra["ssm.inner_size"]
+        channels = 2 * keys + values
+        matrix(f"blk.{i}.attn_qkv", channels, self.dim)
+        matrix(f"blk.{i}.attn_gate", values, self.dim)
+        matrix(f"blk.{i}.ssm_alpha", heads, self.dim)
+        matrix(f"blk.{i}.ssm_beta", heads, self.dim)
+        matrix(f"blk.{i}.ssm_out", self.dim, values)
+        taps = rng.normal(0, 0.5, (channels, self.extra["ssm.conv_kernel"]))
+        tensors[f"blk.{i}.ssm_conv1d.weight"] = taps.astype(np.float32)
+        tensors[f"blk.{i}.ssm_a"] = -rng.uniform(0.02, 2, heads).astype(np.float32)
+        tensors[f"blk.{i}.ssm_dt.bias"] = rng.normal(0, 1, heads).astype(np.float32)
+        norm(f"blk.{i}.ssm_norm", values // heads)
 
     def graph(self, **arguments: Any) -> Graph:
         """What ``rase.models`` makes of the metadata and the shapes."""
@@ -216,6 +242,9 @@ ZOO: dict[str, Tiny] = {
     "qwen3moe": Tiny("qwen3moe", head_dim=32, hidden=32, theta=1e6, eps=1e-6, n_experts=12,
                      extra={"expert_used_count": 4}),
     "smollm3": Tiny("smollm3", n_layers=5, theta=2e6, eps=1e-6, tied=True),
+    "qwen35": Tiny("qwen35", n_layers=5, head_dim=32, rope_dim=8, theta=1e7, eps=1e-6, extra={
+        "full_attention_interval": 4, "ssm.conv_kernel": 4, "ssm.group_count": 2, "ssm.time_step_rank": 6,
+        "ssm.state_size": 16, "ssm.inner_size": 144, "rope.dimension_sections": [2, 1, 1, 0]}),
 }  # fmt: skip
 GOLDEN_IDS = 90
 GOLDEN_ROWS = (0, 5, 22, 23, 24, 31, 32, 33, 47, 64, 89)

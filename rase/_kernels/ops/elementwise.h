@@ -81,6 +81,7 @@ static inline v16 v16_gelu_tanh(v16 x) {
         }                                                                         \
     }
 UNARY(silu, v16_silu(x))
+UNARY(sigmoid, v16_div(v16_set1(1.0f), v16_add(v16_exp(v16_sub(v16_zero(), x)), v16_set1(1.0f))))
 UNARY(gelu, v16_gelu(x))
 UNARY(gelu_tanh, v16_gelu_tanh(x))
 UNARY(tanh_array, v16_tanh(x))

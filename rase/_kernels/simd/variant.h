@@ -8,6 +8,8 @@
 #include "../ops/kv.h"
 #include "../ops/attention_tiles.h"
 #include "../ops/attention.h"
+#include "../mathfn.h"
+#include "../ops/recurrent.h"
 #include "../ops/limits.h"
 #include "lookup.h"
 #include "../quants/formats.h"
@@ -25,6 +27,7 @@
         .mul = mul,                                                                                       \
         .scale = scale,                                                                                   \
         .silu = silu,                                                                                     \
+        .sigmoid = sigmoid,                                                                               \
         .gelu = gelu,                                                                                     \
         .gelu_tanh = gelu_tanh,                                                                           \
         .tanh = tanh_array,                                                                               \
@@ -34,6 +37,10 @@
         .add_scaled = add_scaled,                                                                         \
         .rotate = rotate,                                                                                 \
         .exp = exp_array,                                                                                 \
+        .l2_norm = l2_norm,                                                                               \
+        .decay = decay,                                                                                   \
+        .causal_conv = causal_conv,                                                                       \
+        .delta_rule = delta_rule,                                                                         \
         .kv = RASE_KV_TABLE,                                                                              \
         .attention_tokens = attention_tokens,                                                             \
         .attention_scratch = task_scratch,                                                                \

@@ -97,6 +97,16 @@ def config_of(tiny: Tiny) -> Any:
         facts |= {"sliding_window": tiny.window,
                   "layer_types": ["full_attention" if (i + 1) % 4 == 0 else "sliding_attention"
                                   for i in range(tiny.n_layers)]}  # fmt: skip
+    elif kind == "qwen35":
+        kind = "qwen3_5_text"
+        heads = extra["ssm.time_step_rank"]
+        rope |= {"partial_rotary_factor": tiny.rope_dim / tiny.head_dim, "mrope_section": [2, 1, 1]}
+        facts |= {"linear_conv_kernel_dim": extra["ssm.conv_kernel"],
+                  "linear_key_head_dim": extra["ssm.state_size"],
+                  "linear_value_head_dim": extra["ssm.inner_size"] // heads,
+                  "linear_num_key_heads": extra["ssm.group_count"], "linear_num_value_heads": heads,
+                  "layer_types": ["full_attention" if (i + 1) % 4 == 0 else "linear_attention"
+                                  for i in range(tiny.n_layers)]}  # fmt: skip
     elif kind == "smollm3":
         facts |= {
             "no_rope_layers": [int((i + 1) % 4 != 0) for i in range(tiny.n_layers)],

@@ -1,0 +1,121 @@
+"""Batching and the decoder over a model with recurrent states: answers are those that a request has alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from rase.backends import get_backend
+from rase.backends.base import CompileOptions
+from rase.engine.batching import Batching
+from rase.engine.config import GenerationConfig
+from rase.engine.decoder import ProgramDecoder
+from rase.engine.kv_cache import PagePool
+from rase.engine.observer import Observer
+from rase.engine.request import Request
+from rase.engine.scheduler import Limits, Scheduler
+from tests.support.programs import assert_same_bits, decode_each, run_chunks
+from tests.support.tiny import ZOO
+
+TINY = ZOO["qwen35"].but(n_layers=4, vocab=37)
+LONG, SHORT, OTHER = TINY.ids(110, 1), TINY.ids(9, 2), TINY.ids(70, 3)
+
+
+@pytest.fixture
+def program():
+    options = CompileOptions(max_batch_tokens=64, numerics="portable", threads=1)
+    with get_backend("cpu").compile(TINY.graph(), TINY.source, options) as program:
+        yield program
+
+
+def fresh():
+    return TINY.compile(get_backend("cpu"), numerics="portable", threads=1)
+
+
+def alone(prompt, count):
+    """The greedy answer, token by token, without an engine."""
+    tokens = list(prompt)
+    with fresh() as program:
+        rows = run_chunks(program, tokens)
+        while len(tokens) < len(prompt) + count:
+            tokens.append(int(rows[-1].argmax()))
+            rows = decode_each(program, tokens[-1:], start=len(tokens) - 1)
+    return tokens[len(prompt) :]
+
+
+class Bench:
+    def __init__(self, program, pages=64, **limits):
+        self.pool = PagePool(program, pages * sum(program.page_bytes))
+        self.batching = Batching(program, self.pool, TINY.vocab, Limits(**limits), Observer())
+
+    def ask(self, prompt, count=6, **options):
+        tokens = {}
+        request = Request(
+            prompt, GenerationConfig(temperature=0.0, max_tokens=count, top_k=None),
+            on_token=lambda choice, sampled: tokens.setdefault(choice, []).append(sampled.id), **options,
+        )  # fmt: skip
+        self.batching.add(request)
+        return request, tokens
+
+    def finish(self, *asked):
+        while self.batching.step():
+            pass
+        for request, tokens in asked:
+            assert request.error is None, request.error
+            for choice in range(request.n):
+                assert tokens[choice] == alone(request.prompt, request.config.max_tokens)
+
+
+@pytest.mark.parametrize("chunk", [0, 7, 33])
+def test_answers_in_company_are_those_alone(program, chunk):
+    bench = Bench(program, chunked_prefill_size=chunk)
+    bench.finish(bench.ask(LONG), bench.ask(SHORT, 40), bench.ask(OTHER, n=2))
+
+
+def test_a_prefix_is_found_where_its_states_were_kept(program):
+    bench = Bench(program)
+    bench.finish(bench.ask(LONG))
+    again, longer, apart = bench.ask(LONG), bench.ask(LONG[:100] + SHORT), bench.ask(LONG[:50])
+    bench.finish(again, longer, apart)
+    # The prompt ran as 64 and 46 tokens: states were kept after 32, 64 and 96.
+    assert [each[0].cached_tokens for each in (again, longer, apart)] == [96, 96, 32]
+
+
+class Wrong:
+    """Proposes what is never right."""
+
+    asked = 0
+
+    def propose(self, ids, limit):
+        Wrong.asked += 1
+        return [(ids[-1] + 1) % TINY.vocab] * min(limit, 3)
+
+    def feedback(self, proposed, accepted):
+        pass
+
+
+def test_no_drafts_are_taken_that_a_state_could_not_forget(program):
+    bench = Bench(program)
+    bench.finish(bench.ask(LONG, drafts=Wrong))
+    assert Wrong.asked == 0
+
+
+def test_a_preempted_sequence_goes_on_as_it_would_have(program):
+    bench = Bench(program, pages=9)
+    bench.finish(bench.ask(LONG, 40), bench.ask(OTHER, 40))
+
+
+@pytest.mark.parametrize("length", [119, 111, 110, 100, 96, 64, 63, 1])
+def test_a_decoder_that_is_cut_back_computes_from_where_states_stand(program, length):
+    pool = PagePool(program, 64 * sum(program.page_bytes))
+    decoder = ProgramDecoder(Scheduler(program, pool, vocab_size=TINY.vocab))
+    answer = alone(LONG, 12)
+    decoder.prefill(LONG)
+    for id in answer[:9]:
+        decoder.decode(id)
+    decoder.truncate(length)
+    found = decoder.decode(5)
+    whole = ([*LONG, *answer[:9]])[:length]
+    with fresh() as other:
+        expected = run_chunks(other, [*whole, 5])[-1]
+    assert_same_bits(found, expected, f"cut to {length}")
+    decoder.close()
