@@ -30,3 +30,6 @@ proof 2 "Gemma-3-270M is near the float64 reference, and its greedy text is stab
 proof 3 "all-MiniLM-L6-v2 has the cosine similarities of its own runtime" embedding
 proof 4 "A new architecture is one new file" checks tests/models/test_names.py
 proof 5 "Quantized files are as good as llama.cpp's, of the same formats, and load there" quantize
+cases=tests/cases
+proof 6 "All cases TOK, BOS, TPL, NUM and THK" \
+    checks $cases/test_{tok,bos,tpl,num,thk}.py $cases/http/test_{text,thk}_http.py tests/text/test_template_families.py
