@@ -50,6 +50,15 @@ class States:
         if group in self._tokens:
             self._tokens[group][target] = self._tokens[group][source]
 
+    def accepts_one(self, batch: Batch) -> bool:
+        """Whether the only token of a batch, whose pages exist, goes on where its states stand."""
+        position, row = batch.positions.item(), batch.sequences.item()
+        if position == 0:
+            return True
+        place = (position - 1) // self.page_tokens
+        pages = [(tokens, batch.page_tables[group, row, place]) for group, tokens in self._tokens.items()]
+        return all(tokens[page] == position for tokens, page in pages)
+
     def check(self, batch: Batch) -> None:
         """Raise ``BackendError`` unless every sequence goes on where its states stand.
 
@@ -97,6 +106,9 @@ class States:
         import numpy as np
 
         positions, sequences = batch.positions[0], batch.sequences
+        if len(sequences) == 1:
+            yield sequences.item(), positions.item(), positions.item()
+            return
         cuts = np.flatnonzero(np.diff(sequences)) + 1
         edges = [0, *cuts.tolist(), len(sequences)]
         seen = set()

@@ -73,18 +73,19 @@ def check_rope_factors(name: str, factors: Any) -> None:
 def _accepts_one(batch: Batch, program: Program) -> bool:
     """Whether this is a valid step of one token; what is not is left to the checks that say why."""
     graph = program.graph
-    if batch.ids.size != 1 or graph.whole_input or program.states is not None:
+    if batch.ids.size != 1 or graph.whole_input:
         return False
     from rase._kernels.batch import accepts_one
 
     try:
-        return accepts_one(
+        accepted = accepts_one(
             batch.ids, batch.positions, batch.sequences, batch.page_tables, batch.roles, batch.logits_rows,
             graph.vocab_size, graph.context_length, program.reserved_pages, program.page_tokens,
             windows(graph),
         )  # fmt: skip
     except ValueError:  # another dtype, dimension or order
         return False
+    return bool(accepted) and (program.states is None or program.states.accepts_one(batch))
 
 
 def _require(holds: Any, what: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from rase.checkpoint.mapping import Checkpoint
 from rase.graph.builder import GraphBuilder
+from rase.models.blocks import attention, swiglu
 from rase.models.config import ModelConfig, blk
 
 NAMES = ("granite",)
@@ -31,15 +32,10 @@ def build(cfg: ModelConfig, g: GraphBuilder) -> None:
     h = g.embed("token_embd", scale=embedding)  # (t, dim)
     for i in range(cfg.n_layers):
         x = g.rms_norm(h, blk(i, "attn_norm"), cfg.norm_eps)
-        q, k, v = g.linear(x, blk(i, "attn_q"), blk(i, "attn_k"), blk(i, "attn_v"))  # (t, heads · head_dim)
-        q = g.rotate(q, rope, cfg.head_dim)
-        k = g.rotate(k, rope, cfg.head_dim)
-        x = g.attention(q, k, v, head_dim=cfg.head_dim, scale=cfg.attn_scale, mask=cfg.mask)
-        h = g.add(h, g.scale(g.linear(x, blk(i, "attn_output")), residual))
+        h = g.add(h, g.scale(attention(cfg, g, x, i, rope), residual))
 
         x = g.rms_norm(h, blk(i, "ffn_norm"), cfg.norm_eps)
-        gate, up = g.linear(x, blk(i, "ffn_gate"), blk(i, "ffn_up"))  # (t, hidden_dim)
-        h = g.add(h, g.scale(g.linear(g.mul(g.silu(gate), up), blk(i, "ffn_down")), residual))
+        h = g.add(h, g.scale(swiglu(g, x, i), residual))
 
     x = g.rms_norm(h, "output_norm", cfg.norm_eps)
     g.logits(x, "output", tied="token_embd", scale=1 / divisor)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from rase.graph.builder import GraphBuilder
 from rase.graph.ops import Value
+from rase.models.blocks import logits, swiglu
 from rase.models.config import ModelConfig, blk
 
 NAMES = ("qwen35",)
@@ -35,10 +36,9 @@ def build(cfg: ModelConfig, g: GraphBuilder) -> None:
         h = g.add(h, _delta_net(cfg, g, x, i) if recurrent[i] else _attention(cfg, g, x, i))
 
         x = g.rms_norm(h, blk(i, "post_attention_norm"), cfg.norm_eps)
-        gate, up = g.linear(x, blk(i, "ffn_gate"), blk(i, "ffn_up"))  # (t, hidden_dim)
-        h = g.add(h, g.linear(g.mul(g.silu(gate), up), blk(i, "ffn_down")))
+        h = g.add(h, swiglu(g, x, i))
 
-    g.logits(g.rms_norm(h, "output_norm", cfg.norm_eps), "output", tied="token_embd")
+    logits(cfg, g, h)
 
 
 def _attention(cfg: ModelConfig, g: GraphBuilder, x: Value, i: int) -> Value:

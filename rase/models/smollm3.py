@@ -10,6 +10,7 @@ from typing import Any
 from rase.checkpoint.config import Config
 from rase.checkpoint.mapping import Checkpoint
 from rase.graph.builder import GraphBuilder
+from rase.models.blocks import attention, logits, swiglu
 from rase.models.config import ModelConfig, blk
 
 NAMES = ("smollm3",)
@@ -37,15 +38,9 @@ def build(cfg: ModelConfig, g: GraphBuilder) -> None:
     h = g.embed("token_embd")  # (t, dim)
     for i in range(cfg.n_layers):
         x = g.rms_norm(h, blk(i, "attn_norm"), cfg.norm_eps)
-        q, k, v = g.linear(x, blk(i, "attn_q"), blk(i, "attn_k"), blk(i, "attn_v"))  # (t, heads · head_dim)
-        if (i + 1) % 4:
-            q = g.rotate(q, rope, cfg.head_dim)
-            k = g.rotate(k, rope, cfg.head_dim)
-        x = g.attention(q, k, v, head_dim=cfg.head_dim, scale=cfg.attn_scale, mask=cfg.mask)
-        h = g.add(h, g.linear(x, blk(i, "attn_output")))
+        h = g.add(h, attention(cfg, g, x, i, rope if (i + 1) % 4 else None))
 
         x = g.rms_norm(h, blk(i, "ffn_norm"), cfg.norm_eps)
-        gate, up = g.linear(x, blk(i, "ffn_gate"), blk(i, "ffn_up"))  # (t, hidden_dim)
-        h = g.add(h, g.linear(g.mul(g.silu(gate), up), blk(i, "ffn_down")))
+        h = g.add(h, swiglu(g, x, i))
 
-    g.logits(g.rms_norm(h, "output_norm", cfg.norm_eps), "output", tied="token_embd")
+    logits(cfg, g, h)
