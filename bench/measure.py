@@ -6,6 +6,7 @@ of the two counts), with the threads that the engine used: other work on the mac
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import numpy as np
 
 from rase.backends.cpu import select_variant
 from rase.engine.config import GenerationConfig
+from rase.engine.request import Request
 from rase.engine.sampler import Sampler
 from rase.gguf.reader import GgufFile
 from rase.graph import ops
@@ -115,49 +117,50 @@ def prefill(session: ModelSession, timer: Timer) -> Measured:
 
 
 def overhead(session: ModelSession, runs: int = 3) -> Measured:
-    """Microseconds of Python for each token: ``decoder_us`` with a sampler, ``pipeline_us`` of all text work.
+    """Microseconds of Python for each token of a generation, from one pass over the weights to the next.
 
-    Each is without the compiled work, which is the walker's and the sampler's pass over the logits
-    (``sampler_us``). The median token counts. Python runs cold: the weights went through all caches.
+    ``engine_us`` is the scheduler, the batch and the sampler; ``pipeline_us`` is that and all text work. Both
+    are without the compiled work, which is the walker's and the sampler's pass over the logits
+    (``sampler_us``). ``decoder_us`` is a ``ProgramDecoder`` with a sampler: two changes of thread more. The
+    median token counts. Python runs cold: the weights went through all caches.
     """
-    from rase.completion import TextRequest, prepare
-    from rase.completion import run as complete
+    from rase.completion import TextRequest, prepare, start
 
-    decoder = session.decoder
-    walker = _Stopwatch(decoder.program._walker, "run")
-    decoder.program._walker = walker
+    decoder, scheduler = session.decoder, session.scheduler
+    config = GenerationConfig(max_tokens=ANSWER_TOKENS, temperature=0.7, seed=1)
+    prompt = prompt_ids(session, 24)
+    walker = _Stopwatch(scheduler.program._walker, "run")
+    scheduler.program._walker = walker
     try:
-        config = GenerationConfig(max_tokens=ANSWER_TOKENS, temperature=0.7, seed=1)
-        prompt = prompt_ids(session, 24)
         sampler = Sampler(config, decoder.vocab_size)
         sampler._row = picker = _Stopwatch(sampler._row, "pick")  # type: ignore[assignment]
         bare, picking = [], []
         for _ in range(runs):
             logits = decoder.prefill(prompt)
             for _ in range(ANSWER_TOKENS):
-                walker.seconds, picker.seconds, start = 0.0, 0.0, time.perf_counter()
+                walker.seconds, picker.seconds, begin = 0.0, 0.0, time.perf_counter()
                 logits = decoder.decode(sampler.sample(logits, decoder.length).id)
-                bare.append(time.perf_counter() - start - walker.seconds - picker.seconds)
+                bare.append(time.perf_counter() - begin - walker.seconds - picker.seconds)
                 picking.append(picker.seconds)
-        sampling = statistics.median(picking)
-        request = TextRequest(messages=None, prompt=prompt, config=config, stop=("never said",))
-        pieces: list[float] = []
-
-        def on_piece(_: object) -> None:
-            now = time.perf_counter()
-            pieces.append(now - on_piece.last - walker.seconds - sampling)  # type: ignore[attr-defined]
-            walker.seconds, on_piece.last = 0.0, now  # type: ignore[attr-defined]
-
+        decoder.close()
+        engine, pipeline = [], []
+        prepared = prepare(session, TextRequest(prompt=prompt, config=config, stop=("never said",)))
         for _ in range(runs):
-            walker.seconds, on_piece.last = 0.0, time.perf_counter()  # type: ignore[attr-defined]
-            done = complete(session, prepare(session, request), on_piece)
-            if done.completion_tokens < ANSWER_TOKENS // 2:
-                raise AssertionError(f"only {done.completion_tokens} tokens were generated")
+            walker.calls.clear()
+            request = Request(prompt, config)
+            scheduler.submit(request)
+            request.wait()
+            engine += walker.between()
+            walker.calls.clear()
+            start(session, prepared).result()
+            pipeline += walker.between()
     finally:
-        decoder.program._walker = walker.inner
+        scheduler.program._walker = walker.inner
+    sampling = statistics.median(picking)
     return {
+        "engine_us": 1e6 * (statistics.median(engine) - sampling),
+        "pipeline_us": 1e6 * (statistics.median(pipeline) - sampling),
         "decoder_us": 1e6 * statistics.median(bare),
-        "pipeline_us": 1e6 * statistics.median(pieces),
         "sampler_us": 1e6 * sampling,
     }
 
@@ -170,17 +173,24 @@ def report(title: str, values: dict[str, float]) -> str:
 
 
 class _Stopwatch:
-    """Stands for ``inner`` and counts the seconds inside one of its methods."""
+    """Stands for ``inner``, counts the seconds inside one of its methods and notes when each call was."""
 
     def __init__(self, inner: Any, method: str) -> None:
         self.inner, self.seconds, self._call = inner, 0.0, getattr(inner, method)
+        self.calls: list[tuple[float, float]] = []
         setattr(self, method, self._timed)
 
     def _timed(self, *arguments: Any) -> Any:
         start = time.perf_counter()
         result = self._call(*arguments)
-        self.seconds += time.perf_counter() - start
+        end = time.perf_counter()
+        self.seconds += end - start
+        self.calls.append((start, end))
         return result
+
+    def between(self) -> list[float]:
+        """The seconds from each call to the next; the first ones, of the prompt, do not count."""
+        return [later[0] - earlier[1] for earlier, later in itertools.pairwise(self.calls[2:])]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -1,6 +1,7 @@
 """Validates a batch against a program: every rule that a kernel relies on, before it runs.
 
-It runs once per step, so a step of one token is accepted by one call of compiled code, and only refused here.
+It runs once per step, so a step of plain decoding is accepted by one call of compiled code, and only
+refused here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["check_batch", "check_rope_factors", "windows"]
 
 def check_batch(batch: Batch, program: Program) -> None:
     """Raise ``InvalidRequest``, ``ContextLengthExceeded`` or ``BackendError`` for a batch that cannot run."""
-    if _accepts_one(batch, program):
+    if _accepts_decode(batch, program):
         return
     _check_arrays(batch, program)
     graph = program.graph
@@ -70,15 +71,17 @@ def check_rope_factors(name: str, factors: Any) -> None:
         )  # fmt: skip
 
 
-def _accepts_one(batch: Batch, program: Program) -> bool:
-    """Whether this is a valid step of one token; what is not is left to the checks that say why."""
+def _accepts_decode(batch: Batch, program: Program) -> bool:
+    """Whether this is a valid step of decoding; what is not is left to the checks that say why."""
     graph = program.graph
-    if batch.ids.size != 1 or graph.whole_input:
+    if not 1 <= batch.ids.size <= min(batch.page_tables.shape[1], program.max_batch_tokens):
+        return False  # a prompt, most likely
+    if graph.whole_input or (program.states is not None and batch.ids.size > 1):
         return False
-    from rase._kernels.batch import accepts_one
+    from rase._kernels.batch import accepts_decode
 
     try:
-        accepted = accepts_one(
+        accepted = accepts_decode(
             batch.ids, batch.positions, batch.sequences, batch.page_tables, batch.roles, batch.logits_rows,
             graph.vocab_size, graph.context_length, program.reserved_pages, program.page_tokens,
             windows(graph),

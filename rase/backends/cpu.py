@@ -148,7 +148,7 @@ class CpuProgram(Program):
         options: CompileOptions,
         threads: tuple[int, int],
     ) -> None:
-        from rase._kernels.exclusive import Exclusive
+        from rase._kernels.exclusive import Exclusive, InUse
         from rase._kernels.program import Walker
 
         self.graph, self.page_bytes, self.one_arithmetic = plan.graph, plan.page_bytes, plan.prompt == "int8"
@@ -166,7 +166,7 @@ class CpuProgram(Program):
         self._walker.finish()
         self._ropes = [_RopeTable(rope, weights.arrays) for rope in plan.ropes]
         self._addresses: list[list[int]] = [[] for _ in plan.page_bytes]
-        self._exclusive = Exclusive()
+        self._exclusive, self._in_use = Exclusive(), InUse
         self._pid = os.getpid()
 
     def reserve_pages(self, n: int, group: int | None = None) -> None:
@@ -195,11 +195,9 @@ class CpuProgram(Program):
                 "this model was loaded before a fork and cannot run in the child process",
                 hint="Load the model in the child, or start children with the 'spawn' method.",
             )
-        from rase._kernels.exclusive import InUse
-
         try:
             return self._exclusive.call(self._checked, batch)
-        except InUse:
+        except self._in_use:
             raise BackendError(
                 "this program is already running a batch", hint="Use one thread at a time per session."
             ) from None

@@ -19,7 +19,7 @@ from rase.engine.generation import GenerationStopReason
 from rase.engine.kv_cache import OutOfPages
 from rase.engine.prefix_tree import PrefixTree
 from rase.engine.sequence import Sequence, State
-from rase.engine.stepping import Limits, Pace, Rows, make_batch, share_out
+from rase.engine.stepping import Batches, Limits, Pace, Rows, share_out
 from rase.engine.turns import TURNS
 from rase.errors import DeadlineExceeded
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Batching"]
 
-MAX_DRAFTS = 16  # of one sequence in one step
+DRAFT_ROWS = 16  # of a step that verifies drafts: pending tokens and drafts of all sequences
 
 log = logging.getLogger("rase.engine")
 
@@ -52,41 +52,46 @@ class Batching:
         self.active: list[Sequence] = []
         self.live: dict[Request, list[Sequence]] = {}  # choices of each request that has not ended
         self.pace = Pace()
-        self._vocab_size = vocab_size
+        self._batches = Batches()
+        self._vocab_size, self._recurrent = vocab_size, any(pool.states)
+        self._most_rows = min(limits.max_batch_tokens or program.max_batch_tokens, program.max_batch_tokens)
         self._arrivals = count()
+        self._gave_way = False  # in this step
         self._blocked: tuple[Sequence, int] | None = None  # who did not fit, beside how many
 
     def add(self, request: Request) -> None:
         """Take a checked request. What the making of its sequence raises becomes its error."""
         self.live[request] = []
+        self.observer.queued(request)
         try:
             first = self._sequence(request, 0, next(self._arrivals))
         except Exception as error:
             self.fail(request, error)
             return
         insort(self.waiting, first, key=_rank)
-        self.observer.queued(request)
 
     def step(self) -> bool:
         """One pass over the model; False when there is nothing to compute."""
+        self._gave_way = False
         self._drop()
-        self._admit()
+        if self.waiting:
+            self._admit()
         parts = self._choose()
-        if not parts:
-            return False
-        prompt_tokens = sum(part.count for part in parts if not part.sequence.decoding)
+        if not parts:  # whoever was to go on gave way, or ended: others can
+            return self._gave_way or (bool(self.waiting) and not self._computing())
+        decode_tokens = sum(part.count for part in parts if part.sequence.decoding)
+        prompt_tokens = sum(part.count for part in parts) - decode_tokens
         try:
             with TURNS:
                 start = time.perf_counter()
-                logits = self.program.run(make_batch(parts))
+                logits = self.program.run(self._batches.make(parts))
                 seconds = time.perf_counter() - start
         except BaseException as error:
             for part in parts:
                 self.fail(part.sequence.request, error)
             return True
         self.pace.note(prompt_tokens, seconds)
-        rows = sum(part.total for part in parts)
-        self.observer.step(rows - prompt_tokens, prompt_tokens, len(parts), seconds)
+        self.observer.step(decode_tokens, prompt_tokens, len(parts), seconds)
         self._hand_out(parts, logits)
         return True
 
@@ -192,38 +197,49 @@ class Batching:
 
     def _choose(self) -> list[Rows]:
         """The rows of the next step, with pages to write to: generated tokens first."""
-        most = min(
-            self.limits.max_batch_tokens or self.program.max_batch_tokens, self.program.max_batch_tokens
-        )
-        ready = [sequence for sequence in self.active if sequence.state is State.ACTIVE]
-        decodes = [sequence for sequence in ready if sequence.decoding and not self._ahead(sequence)][:most]
-        prompts = [sequence for sequence in ready if sequence.remaining and not sequence.decoding]
+        most = self._most_rows
+        decodes: list[Sequence] = []
+        prompts: list[Sequence] = []
+        for sequence in tuple(self.active):  # a hook that raises ends its request
+            if sequence.state is State.ACTIVE:
+                if not sequence.decoding:
+                    prompts.append(sequence)
+                elif len(decodes) < most and (sequence.request.ahead is None or not self._ahead(sequence)):
+                    decodes.append(sequence)
         budget = most - len(decodes)
         if self.limits.chunked_prefill_size:
             budget = min(budget, self.limits.chunked_prefill_size)
         if prompts and budget and (decodes or TURNS.contended):
             budget = self.pace.prompt_tokens(budget)
-        spare = 0 if prompts else (most - len(decodes)) // max(1, len(decodes))
-        parts = [Rows.of(sequence, 1, self._propose(sequence, spare)) for sequence in decodes]
-        shares = share_out([sequence.remaining for sequence in prompts], budget)
-        parts += [Rows.of(sequence, share) for sequence, share in zip(prompts, shares, strict=True) if share]
-        parts.sort(key=lambda part: part.sequence.rank)
+        # Drafts share the rows that one pass over the weights serves well, and prompts leave none.
+        # A recurrent state cannot forget a draft that was wrong.
+        spare = min(DRAFT_ROWS, most) // len(decodes) - 1 if decodes and not prompts and not self._recurrent else 0
+        parts = [Rows.next_token(sequence) for sequence in decodes]
+        if spare > 0:
+            for part in parts:
+                if part.sequence.drafts is not None:
+                    part.drafts = self._propose(part.sequence, spare)
+        if prompts:
+            shares = share_out([sequence.remaining for sequence in prompts], budget)
+            parts += [
+                Rows.of(sequence, share) for sequence, share in zip(prompts, shares, strict=True) if share
+            ]
+            parts.sort(key=lambda part: part.sequence.rank)
         held = [part for part in parts if self._reserve(part)]
         kept = [part for part in held if part.sequence.state is State.ACTIVE]  # not preempted by an older one
-        return sorted(kept, key=lambda part: part.role)
+        return sorted(kept, key=lambda part: part.role) if prompts else kept
 
     def _ahead(self, sequence: Sequence) -> bool:
         """Whether the reader of this sequence is too far behind to want another token now."""
         try:
-            return sequence.request.ahead is not None and bool(sequence.request.ahead())
+            return bool(sequence.request.ahead())  # type: ignore[misc]
         except BaseException as error:
             self.fail(sequence.request, error)
             return True
 
     def _propose(self, sequence: Sequence, spare: int) -> list[int]:
-        if sequence.drafts is None or any(self.pool.states):  # a state cannot forget a draft that was wrong
-            return []
-        limit = min(spare, MAX_DRAFTS, sequence.room - 1)
+        assert sequence.drafts is not None
+        limit = min(spare, sequence.room - 1)
         try:
             return [] if limit < 1 else list(sequence.drafts.propose(sequence.tokens, limit))[:limit]
         except BaseException as error:
@@ -234,9 +250,10 @@ class Batching:
         """Find pages for the rows of ``part``; False when its sequence had to give way or was ended."""
         sequence = part.sequence
         while sequence.state is State.ACTIVE and sequence.pages is not None:
+            if sequence.pages.room >= part.start + part.total:
+                return True
             try:
                 sequence.pages.reserve(part.start + part.total)
-                return True
             except OutOfPages as error:
                 if part.drafts:
                     part.drafts = []
@@ -256,6 +273,7 @@ class Batching:
     def _preempt(self, sequence: Sequence) -> None:
         log.debug("preempted: a sequence of %d tokens gives way", len(sequence.tokens))
         held = sequence.state is State.HELD
+        self._gave_way = True
         self.active.remove(sequence)
         sequence.release(State.HELD if held else State.WAITING)
         if not held:
@@ -265,46 +283,59 @@ class Batching:
     def _hand_out(self, parts: list[Rows], logits: NDArray[np.float32]) -> None:
         row = 0
         for part in parts:
-            sequence = part.sequence
-            rows = logits[row : row + 1 + len(part.drafts)] if part.wants_logits else logits[:0]
-            row += len(rows)
+            sequence, first = part.sequence, row
+            row += 1 + len(part.drafts) if part.wants_logits else 0
             if sequence.state is not State.ACTIVE:
                 continue  # another choice's callback ended the request
             try:
                 sequence.advance(part.count, self.tree)
-                if part.wants_logits:
-                    self._take(sequence, rows, part.drafts)
+                if not part.wants_logits:
+                    continue
+                if not sequence.request.prompted:
+                    self._fork(sequence, logits[first])
+                if part.drafts:
+                    goes_on = self._verify(sequence, logits[first:row], part.drafts)
+                else:
+                    goes_on = sequence.take(logits[first], self.observer)
+                if not goes_on:
+                    self._leave(sequence)
+                    self._finish_if_over(sequence.request)
             except BaseException as error:
                 self.fail(sequence.request, error)
 
-    def _take(self, sequence: Sequence, rows: NDArray[np.float32], drafts: list[int]) -> None:
-        """Choose tokens: one, and one more after each draft that was right."""
-        request = sequence.request
-        followers = []
-        if not request.prompted:
-            request.prompted = time.perf_counter()
-            followers = [self._follow(sequence, choice) for choice in range(1, request.n)]
-        accepted = 0
+    def _verify(self, sequence: Sequence, rows: NDArray[np.float32], drafts: list[int]) -> bool:
+        """Choose a token, and one more after each draft that was right; False when the choice has ended."""
+        accepted, goes_on = 0, True
         for index, row in enumerate(rows):
-            if not sequence.take(row, self.observer):
+            goes_on = sequence.take(row, self.observer)
+            if not goes_on:
                 break
             if index == len(drafts) or sequence.tokens[-1] != drafts[index]:
                 break
             sequence.advance(1, self.tree)
             accepted += 1
-        if drafts and sequence.drafts is not None:
+        if sequence.drafts is not None:
             sequence.drafts.feedback(len(drafts), accepted)
-            request.drafted += len(drafts)
-            request.accepted += accepted
-            self.observer.drafts(request, len(drafts), accepted)
-        for follower in followers:
-            follower.take(rows[0], self.observer)
-        for one in (sequence, *followers):
-            if one.state is State.ENDED:
-                self._leave(one)
-        if all(one.state is State.ENDED for one in self.live.get(request, ())):
-            self.live.pop(request, None)
-            self._finish(request, sequence.reason or GenerationStopReason.MaxTokens, None)
+        sequence.request.drafted += len(drafts)
+        sequence.request.accepted += accepted
+        self.observer.drafts(sequence.request, len(drafts), accepted)
+        return goes_on
+
+    def _fork(self, first: Sequence, row: NDArray[np.float32]) -> None:
+        """The prompt of ``first`` is computed: the other choices of its request begin as well."""
+        request = first.request
+        request.prompted = time.perf_counter()
+        for follower in [self._follow(first, choice) for choice in range(1, request.n)]:
+            follower.take(row, self.observer)
+            if follower.state is State.ENDED:
+                self._leave(follower)
+
+    def _finish_if_over(self, request: Request) -> None:
+        """The request has ended when each of its choices has."""
+        sequences = self.live.get(request)
+        if sequences and all(sequence.state is State.ENDED for sequence in sequences):
+            del self.live[request]
+            self._finish(request, sequences[-1].reason or GenerationStopReason.MaxTokens, None)
 
     def _follow(self, first: Sequence, choice: int) -> Sequence:
         """Another choice of the same prompt: it shares the pages, or waits for its own."""

@@ -43,6 +43,7 @@ class PagePool:
         self.budget = budget_bytes
         self.windows = _windows(program)
         self.states = [group.kind == "state" for group in program.graph.caches]
+        self.windowed = any(self.windows)
         self._groups = [
             _GroupPool(program, group, capacity, budget_bytes)
             for group, capacity in enumerate(_capacities(program, self.windows, self.states, budget_bytes))
@@ -180,7 +181,14 @@ class SequencePages:
     def __init__(self, pool: PagePool) -> None:
         self.pool = pool
         self.tables: list[list[int]] = [[] for _ in pool.windows]
+        self.changes = 0  # how often the tables have changed
         self._seen = [0] * len(pool.windows)  # first page that a window still sees
+
+    @property
+    def room(self) -> int:
+        """Positions that the pages hold."""
+        whole = min(map(len, self.tables), default=self.pool.most_tokens)  # one that ran out may lag behind
+        return whole * self.pool.page_tokens
 
     def reserve(self, length: int) -> None:
         """Hold pages for ``length`` positions, which run next. Raises ``OutOfPages``; what was got is kept.
@@ -192,6 +200,7 @@ class SequencePages:
             while len(table) < needed:
                 skipped = self.pool.states[group] and len(table) < needed - 2
                 table.append(ABSENT if skipped else self.pool.allocate(group))
+                self.changes += 1
 
     def share(self, pages: tuple[int, ...]) -> None:
         """Append one page of each group that someone else holds as well."""
@@ -199,12 +208,27 @@ class SequencePages:
             if page != ABSENT:
                 self.pool.retain(group, page)
             self.tables[group].append(page)
+        self.changes += 1
+
+    def at(self, index: int) -> tuple[int, ...]:
+        """Page number ``index`` of each group."""
+        return tuple(table[index] for table in self.tables)
+
+    def replace(self, index: int, pages: tuple[int, ...]) -> None:
+        """Take over someone else's ``pages``, which hold the same, for those of number ``index``."""
+        for group, (table, page) in enumerate(zip(self.tables, pages, strict=True)):
+            if table[index] not in (page, ABSENT):
+                self.pool.retain(group, page)
+                self.pool.release(group, table[index])
+                table[index] = page
+                self.changes += 1
 
     def truncate(self, length: int) -> None:
         """Keep the pages of the first ``length`` positions."""
         keep = -(-length // self.pool.page_tokens)
         for group, table in enumerate(self.tables):
             while len(table) > keep:
+                self.changes += 1
                 if (page := table.pop()) != ABSENT:
                     self.pool.release(group, page)
             self._seen[group] = min(self._seen[group], keep)
@@ -226,6 +250,7 @@ class SequencePages:
                     if table[index] != ABSENT:
                         self.pool.release(group, table[index])
                         table[index] = ABSENT
+                        self.changes += 1
                 self._seen[group] = max(self._seen[group], min(first, len(table)))
 
     def fork(self, length: int) -> SequencePages:

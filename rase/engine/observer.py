@@ -25,7 +25,7 @@ class Observer:
         """One pass over the model: its tokens by kind, the sequences in it, and how long it took."""
 
     def first_token(self, request: Request, seconds: float) -> None:
-        """The first token of a request, ``seconds`` after it was handed in."""
+        """The first token of a choice, ``seconds`` after its request was handed in."""
 
     def token(self, request: Request, seconds: float) -> None:
         """A later token, ``seconds`` after the one before it of the same choice."""

@@ -200,16 +200,10 @@ class Scheduler:
         self._thread = threading.current_thread()
         batching = self._batching
         while True:
-            _drain(self._bell)
-            with self._gate:
-                messages = _drain(self._inbox)
-                for message in messages:
-                    if isinstance(message, Request):
-                        batching.add(message)
-            for message in messages:
-                if not isinstance(message, Request):
-                    message()
-            del messages
+            if not self._bell.empty():
+                _drain(self._bell)
+            if not self._inbox.empty():
+                self._take_in()
             if self._closed:
                 for request in list(batching.live):
                     batching.fail(request, Cancelled(f"{self.name} was closed"))
@@ -217,6 +211,17 @@ class Scheduler:
                 if not batching.asks():
                     return
                 self._sleep()
+
+    def _take_in(self) -> None:
+        """Take the requests that were handed over, and do what was asked for."""
+        with self._gate:  # a request counts as waiting in the inbox, or in the batching: never in both
+            messages = _drain(self._inbox)
+            for message in messages:
+                if isinstance(message, Request):
+                    self._batching.add(message)
+        for message in messages:
+            if not isinstance(message, Request):
+                message()
 
     def _sleep(self) -> None:
         """Wait for a message, and look at hooks and deadlines of those who wait for their readers."""

@@ -82,7 +82,8 @@ class Sequence:
     @property
     def decoding(self) -> bool:
         """Whether the next step is one generated token."""
-        return self.remaining == 1 and self.computed >= self.n_prompt
+        computed = self.computed
+        return computed >= self.n_prompt and len(self.tokens) == computed + 1
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -131,12 +132,14 @@ class Sequence:
     def advance(self, count: int, tree: PrefixTree | None) -> None:
         """``count`` more tokens have their KV: full pages become known, what windows left is freed."""
         assert self.pages is not None
-        size, before = self.pages.pool.page_tokens, self.computed
+        pool, before = self.pages.pool, self.computed
         self.computed += count
+        size = pool.page_tokens
         if tree is not None:
             for index in range(before // size, self.computed // size):
                 self._remember(tree, index, size)
-        self.pages.leave_behind(self.computed)
+        if pool.windowed:
+            self.pages.leave_behind(self.computed)
 
     def _remember(self, tree: PrefixTree, index: int, size: int) -> None:
         assert self.pages is not None
@@ -148,9 +151,10 @@ class Sequence:
             return
         ids = self.tokens[index * size : (index + 1) * size]
         prompt = min(max(self.n_prompt - index * size, 0), size)
-        self.node = tree.insert(
-            parent, tree.key(ids, prompt), tuple(table[index] for table in self.pages.tables)
-        )
+        self.node = tree.insert(parent, tree.key(ids, prompt), self.pages.at(index))
+        # Another sequence may have made this page first, with the same bits: one copy is enough, and whoever
+        # uses a node then uses all above it, so that what cannot be evicted is always a whole prefix.
+        self.pages.replace(index, self.node.pages)
 
     def take(self, row: NDArray[np.float32], observer: Observer) -> bool:
         """Choose the next token from ``row``, the logits after the last token; False ends this choice.
@@ -192,6 +196,6 @@ class Sequence:
         now = time.perf_counter()
         if self._last:
             observer.token(self.request, now - self._last)
-        elif self.choice == 0:
+        else:
             observer.first_token(self.request, now - self.request.submitted)
         self._last = now

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rase.backends.base import GENERATED, PROMPT, Batch
-from rase.engine.kv_cache import ABSENT
+from rase.backends.base import GENERATED, PAGE_TOKENS, PROMPT, Batch
+from rase.engine.kv_cache import ABSENT, SequencePages
 from rase.engine.sequence import Sequence
 from rase.errors import InvalidSetting
 
-__all__ = ["Limits", "Pace", "Rows", "make_batch", "share_out"]
+__all__ = ["Batches", "Limits", "Pace", "Rows", "make_batch", "share_out"]
 
 QUANTUM = 32  # fewest prompt tokens that are worth a sequence's place in a step, unless it has no more
 BASE_S = 0.15  # of prompt work beside a decode, and as much again as the decode takes
@@ -79,7 +79,7 @@ def share_out(remaining: Order[int], budget: int) -> list[int]:
     The first ``budget // QUANTUM`` prompts (at least two) get equal shares, and what one does not need goes
     to the others: a short prompt is through at once, and a long one never waits for all short ones.
     """
-    places = min(len(remaining), max(2, budget // QUANTUM))
+    places = min(len(remaining), max(min(2, budget), budget // QUANTUM))
     shares = [0] * len(remaining)
     order = sorted(range(places), key=lambda index: remaining[index])
     for done, index in enumerate(order):
@@ -88,7 +88,7 @@ def share_out(remaining: Order[int], budget: int) -> list[int]:
     return shares
 
 
-@dataclass
+@dataclass(slots=True)
 class Rows:
     """Tokens of one sequence in one step, all of one role: ``tokens[start : start + count]``, then drafts."""
 
@@ -100,13 +100,18 @@ class Rows:
     wants_logits: bool
 
     @classmethod
-    def of(cls, sequence: Sequence, most: int, drafts: list[int] | None = None) -> Rows:
+    def of(cls, sequence: Sequence, most: int) -> Rows:
         """The next tokens of ``sequence``, at most ``most``, of the role of the first of them."""
         start, whole = sequence.computed, len(sequence.tokens)
         prompt = start < sequence.n_prompt
         count = min(most, (sequence.n_prompt if prompt else whole) - start)
         role = PROMPT if prompt else GENERATED
-        return cls(sequence, start, count, role, drafts or [], start + count == whole)
+        return cls(sequence, start, count, role, [], start + count == whole)
+
+    @classmethod
+    def next_token(cls, sequence: Sequence) -> Rows:
+        """The one token that a sequence which decodes has to compute."""
+        return cls(sequence, sequence.computed, 1, GENERATED, [], True)
 
     @property
     def total(self) -> int:
@@ -114,11 +119,36 @@ class Rows:
         return self.count + len(self.drafts)
 
 
+class Batches:
+    """Makes the batch of each step; where the same sequences decode on, only ids and positions are new."""
+
+    def __init__(self) -> None:
+        self._batch: Batch | None = None  # of a step in which every sequence decoded one token
+        self._tables: list[tuple[SequencePages | None, int]] = []  # what its page tables were made of
+
+    def make(self, parts: list[Rows]) -> Batch:
+        """The batch of ``parts``, which are in order of role. It may be changed when the next one is made."""
+        tables: list[tuple[SequencePages | None, int]] = []
+        for part in parts:
+            if part.role == PROMPT or part.count > 1 or part.drafts or not part.wants_logits:
+                self._batch = None
+                return make_batch(parts)
+            pages = part.sequence.pages
+            tables.append((pages, 0 if pages is None else pages.changes))
+        if self._batch is None or tables != self._tables:
+            self._batch, self._tables = make_batch(parts), tables
+        else:
+            self._batch.ids[:] = [part.sequence.tokens[-1] for part in parts]
+            self._batch.positions[0] = [part.start for part in parts]
+        return self._batch
+
+
 def make_batch(parts: list[Rows]) -> Batch:
     """The batch of ``parts``, which are in order of role; page tables as wide as the longest sequence."""
     n = sum(part.total for part in parts)
     tables = [part.sequence.pages.tables for part in parts if part.sequence.pages is not None]
-    width = max((len(table) for groups in tables for table in groups), default=0)
+    longest = max(part.start + part.total for part in parts)
+    width = max((len(table) for groups in tables for table in groups), default=-(-longest // PAGE_TOKENS))
     ids, positions = np.empty(n, np.int32), np.empty((1, n), np.int32)
     sequences, roles = np.empty(n, np.int32), np.empty(n, np.uint8)
     page_tables = np.full((len(tables[0]), len(parts), width), ABSENT, np.int32)

@@ -29,11 +29,11 @@ class Turns:
         return bool(self._waiting)
 
     def __enter__(self) -> None:
-        turn: SimpleQueue[None] = SimpleQueue()
         with self._gate:
             if not self._taken:
                 self._taken = True
                 return
+            turn: SimpleQueue[None] = SimpleQueue()
             self._waiting.append(turn)
         turn.get()
 

@@ -154,6 +154,18 @@ def test_compile_options_are_checked(options, message):
         CompileOptions(**options)
 
 
+def full_check_accepts(step: Batch, graph, monkeypatch) -> bool:
+    from rase.backends import check
+
+    with monkeypatch.context() as patch:
+        patch.setattr(check, "_accepts_decode", lambda *_: False)
+        try:
+            step.check(program(graph))
+            return True
+        except (BackendError, ContextLengthExceeded, InvalidRequest):
+            return False
+
+
 def test_one_token_is_accepted_exactly_when_the_full_check_accepts_it(monkeypatch):
     """The compiled short path and the checks that explain are one rule, over random right and wrong steps."""
     from rase.backends import check
@@ -168,14 +180,38 @@ def test_one_token_is_accepted_exactly_when_the_full_check_accepts_it(monkeypatc
             position, sequence, role, rows = rng.integers(-1, 140), *rng.integers(0, 3, 3)
             step = batch([position], [sequence], [role], tables, [0] * rows)
             step.ids[0] = rng.choice([-1, 0, 50, 100, 101])
-            accepted = check._accepts_one(step, program(graph))
-            with monkeypatch.context() as patch:
-                patch.setattr(check, "_accepts_one", lambda *_: False)
-                try:
-                    step.check(program(graph))
-                    correct = True
-                except (BackendError, ContextLengthExceeded, InvalidRequest):
-                    correct = False
-            assert accepted == correct, step
+            accepted = check._accepts_decode(step, program(graph))
+            assert accepted == full_check_accepts(step, graph, monkeypatch), step
             outcomes.append(accepted)
     assert 100 < sum(outcomes) < 2900, "both outcomes must be seen"
+
+
+def test_a_decode_step_is_accepted_exactly_when_the_full_check_accepts_it(monkeypatch):
+    """One generated token of each of three sequences, with anything wrong now and then."""
+    from rase.backends import check
+
+    rng = np.random.default_rng(6)
+    outcomes = []
+    for graph in (FULL, WINDOW):
+        for _ in range(1500):
+            tables = rng.permutation(np.arange(12) % 11 if rng.random() < 0.3 else np.arange(12))
+            tables = tables.reshape(3, 4).astype(np.int32)
+            if rng.random() < 0.4:
+                tables[rng.integers(3), rng.integers(4)] = -1
+            rows = np.sort(rng.choice(3, rng.integers(1, 4), replace=False)).tolist()
+            n = len(rows)
+            step = batch(rng.integers(0, 128, n).tolist(), rows, [G] * n, tables, range(n))
+            which = rng.integers(n)
+            for array, values in (
+                (step.ids, (-1, 50, 101)), (step.positions[0], (-1, 128)), (step.logits_rows, (-1, 3)),
+            ):  # fmt: skip
+                if rng.random() < 0.08:
+                    array[which] = rng.choice(values)
+            made = program(graph)
+            made.reserved_pages = (12 - int(rng.random() < 0.1),)
+            accepted = check._accepts_decode(step, made)
+            with monkeypatch.context() as patch:
+                patch.setattr(f"{__name__}.program", lambda graph, made=made: made)
+                assert accepted == full_check_accepts(step, graph, monkeypatch), step
+            outcomes.append(accepted)
+    assert 300 < sum(outcomes) < 2700, "both outcomes must be seen"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from rase.engine.batching import Batching
@@ -322,7 +322,15 @@ REQUESTS = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # it takes minutes
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], phases=NO_SHRINKING
+)  # fmt: skip
+@example(
+    [(199, 2, 2, 31, 0.0, 0), (199, 2, 2, 31, 0.0, 0), (199, 0, 2, 31, 0.0, 0)], 9, (None,), False, 5, 1, 5
+)
 @given(
     st.lists(st.one_of(REQUESTS, st.integers(0, 30), st.sampled_from(["cancel", "clear"])), max_size=14),
     st.integers(9, 40),

@@ -50,10 +50,11 @@ def test_prefill_is_three_times_as_fast_per_token_as_decode(session, smollm2, fi
 
 def test_python_costs_at_most_100_microseconds_for_each_token(session, figure):
     until(
-        lambda found: found["decoder_us"] <= 100,
+        lambda found: found["engine_us"] <= 100,
         lambda: measure.overhead(session, runs=5),
         lambda found: (
-            f"Python {found['decoder_us']:.0f} us a token (text pipeline {found['pipeline_us']:.0f} us)"
+            f"Python {found['engine_us']:.0f} us a token (with text {found['pipeline_us']:.0f} us, "
+            f"by a decoder from another thread {found['decoder_us']:.0f} us)"
         ),
         figure,
     )
