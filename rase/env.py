@@ -89,6 +89,7 @@ SETTINGS: dict[str, Setting] = {
     "RASE_CHUNKED_PREFILL_SIZE": Setting(
         _whole, "a whole number; 0 for no bound of its own", 0, "Prompt tokens of one step at most."),
     "RASE_PREFIX_CACHING": Setting(_flag, "0 or 1", True, "Keep computed prefixes for later requests."),
+    "RASE_SPECULATION": Setting(_flag, "0 or 1", True, "Guess tokens by prompt lookup and verify them."),
     "RASE_KV_CACHE": Setting(
         _bytes, "bytes, or a size such as 12GB", None,
         "Memory of a model's KV cache; default: four whole contexts, within half of what is free."),

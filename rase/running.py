@@ -90,7 +90,7 @@ def start(
     texts = _Texts(session, prepared, on_piece)
     request = Request(
         prepared.ids, prepared.config, n=prepared.n, deadline=deadline, priority=priority, ahead=ahead,
-        cancelled=cancelled, on_token=texts.push, on_choice=texts.end,
+        cancelled=cancelled, on_token=texts.push, on_choice=texts.end, drafts=session.drafts,
     )  # fmt: skip
     running = Running(session, request, texts)
     owner, model = weakref.ref(running), weakref.ref(session)

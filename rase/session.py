@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import rase
+from rase import env, metrics
 from rase.device import DevicePreference, RuntimeDevice
 from rase.loaded import check_digests, check_runs, fingerprint, manifest_of, tokenizer_of
 from rase.loading import Kind, LoadedProgram, Progress, close_with, load_program
@@ -17,6 +18,8 @@ from rase.session_cache import SessionCache
 if TYPE_CHECKING:
     from rase.embedding import EmbeddingSession
     from rase.engine.decoder import ProgramDecoder
+    from rase.engine.drafts import DraftProposer
+    from rase.engine.scheduler import Scheduler
     from rase.registry.manifest import ModelManifest
     from rase.text.chat import ChatTemplate
     from rase.text.tokenizer import LocalTokenizer
@@ -30,6 +33,7 @@ class ModelSession:
     ====================  ============================================================================
     ``id, manifest``      what was loaded; every file has the hash that the manifest states
     ``scheduler``         runs all requests of the model
+    ``drafts``            makes the proposer of drafts for a choice, or None: no speculation
     ``decoder``           a ``ProgramDecoder`` (prefill, decode, truncate) for one user at a time
     ``tokenizer``         the attached tokenizer.json, else the file's own
     ``eos_token``         the end token that the file declares, or None
@@ -47,7 +51,9 @@ class ModelSession:
         tokenizer: LocalTokenizer, chat_template: ChatTemplate | None,
     ) -> None:  # fmt: skip
         from rase.engine.decoder import ProgramDecoder
+        from rase.engine.measure import Measure
         from rase.engine.scheduler import Scheduler, limits_from_env
+        from rase.engine.speculation import PromptLookup
 
         self.id, self.manifest, self.device = manifest.id, manifest, device
         self.tokenizer, self.chat_template = tokenizer, chat_template
@@ -55,7 +61,10 @@ class ModelSession:
         self.end_tokens: frozenset[int] = tokenizer.end_ids
         self.scheduler: Scheduler = Scheduler(
             loaded.program, loaded.pool, vocab_size=tokenizer.vocab_size, limits=limits_from_env(),
-            name=f"model '{manifest.id}'")  # fmt: skip
+            observer=Measure(metrics.of(manifest.id)), name=f"model '{manifest.id}'")  # fmt: skip
+        self.drafts: Callable[[], DraftProposer] | None = (
+            PromptLookup if env.get("RASE_SPECULATION") else None
+        )
         self.decoder: ProgramDecoder = ProgramDecoder(self.scheduler, self.eos_token)
         self.context_length: int = loaded.program.graph.context_length
         self.numerics_class: str = loaded.program.numerics_class

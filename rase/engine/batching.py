@@ -213,7 +213,11 @@ class Batching:
             budget = self.pace.prompt_tokens(budget)
         # Drafts share the rows that one pass over the weights serves well, and prompts leave none.
         # A recurrent state cannot forget a draft that was wrong.
-        spare = min(DRAFT_ROWS, most) // len(decodes) - 1 if decodes and not prompts and not self._recurrent else 0
+        spare = (
+            min(DRAFT_ROWS, most) // len(decodes) - 1
+            if decodes and not prompts and not self._recurrent
+            else 0
+        )
         parts = [Rows.next_token(sequence) for sequence in decodes]
         if spare > 0:
             for part in parts:

@@ -28,7 +28,9 @@ class Recorder(Program):
         alike: bool = True,
     ) -> None:  # fmt: skip
         caches = tuple(SimpleNamespace(kind="full", window=window) for window in windows)
-        self.graph = SimpleNamespace(vocab_size=VOCAB, context_length=CONTEXT, caches=caches)
+        self.graph = SimpleNamespace(
+            vocab_size=VOCAB, context_length=CONTEXT, caches=caches, whole_input=False
+        )  # fmt: skip
         self.max_batch_tokens, self.page_bytes = max_batch_tokens, (page_bytes,) * len(windows)
         self.reserved_pages = (0,) * len(windows)
         self.numerics_class, self.one_arithmetic = "recorder", alike

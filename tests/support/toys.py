@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from tests.support.gguf_build import K_QUANTS, random_blocks, weights, write_gguf
+from tests.support.tiny import Tiny
 from tests.support.toy_tokenizers import CHATML, ToyTokenizer, toy_bpe, toy_spm
 
 __all__ = [
-    "CHATML", "ToyTokenizer", "chain", "hist", "hist_tokenizer", "logits", "model_metadata", "tiny_llama",
-    "tiny_qwen3", "toy_bpe", "toy_spm",
+    "CHATML", "ToyTokenizer", "chain", "from_tiny", "hist", "hist_tokenizer", "logits", "model_metadata",
+    "tiny_llama", "tiny_qwen3", "toy_bpe", "toy_spm",
 ]  # fmt: skip
 
 
@@ -259,6 +260,15 @@ def _tiny(
     if rope_factors is not None:
         own["rope_freqs.weight"] = np.array(rope_factors, dtype=np.float32)
     return _write(folder, name, keys, own, tokenizer, chat_template, metadata, tensors)
+
+
+def from_tiny(folder: Path, tiny: Tiny, *, name: str = "tiny") -> Path:
+    """The model ``tiny`` as a file, with the vocabulary of ``toy_bpe``."""
+    tokenizer = toy_bpe()
+    tiny = tiny.but(vocab=len(tokenizer))
+    source = tiny.source
+    own = {n: (source.raw[n], info.shape, info.format.name) for n, info in source.tensors.items()}
+    return _write(folder, name, tiny.metadata, own, tokenizer, CHATML, {}, {})
 
 
 def tiny_weights(path: Path) -> dict[str, np.ndarray]:
