@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import operator
 import os
-import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
+from rase.bell import Bell
 from rase.device import DevicePreference
 from rase.errors import BackendError, InvalidRequest, ModelFileNotFound
 from rase.session_cache import process_cache
 from rase.store import open_store
-from rase.streaming import Stream
+from rase.streaming import Stream, finished, in_thread
 
 if TYPE_CHECKING:
     import numpy as np
@@ -195,9 +194,8 @@ class Model:
     def stream(self, messages: Messages, **options: Unpack[Options]) -> Stream:
         """Answer ``messages`` piece by piece: ``for text in model.stream(...)``.
 
-        Refusals are raised here, not at the first piece. Generation runs in a thread of its own, ahead of
-        the reader; dropping or closing the iterator stops it at the next token. ``completion`` is set at the
-        end.
+        Refusals are raised here, not at the first piece. Generation runs ahead of the reader; dropping or
+        closing the iterator stops it at the next token. ``completion`` is set at the end.
         """
         return self._stream(_chat(messages, options))
 
@@ -215,19 +213,17 @@ class Model:
 
     async def astream(self, messages: Messages, **options: Unpack[Options]) -> AsyncIterator[str]:
         """``stream`` as an asynchronous iterator; leaving it stops the generation."""
-        loop, ready = asyncio.get_running_loop(), asyncio.Event()
-        request = _chat(messages, options)
-        stream = await asyncio.to_thread(
-            self._stream, request, lambda: loop.call_soon_threadsafe(ready.set))  # fmt: skip
+        request, bell = _chat(messages, options), Bell()
+        stream = await in_thread(lambda: self._stream(request, bell.ring))
         try:
             while True:
-                ready.clear()
+                ended = stream.ended  # before looking: what came until then is there
                 for text in stream.available():
                     yield text
-                if stream.finished:
+                if ended:
                     stream.result()
                     return
-                await ready.wait()
+                await bell.wait()
         finally:
             stream.close()
 
@@ -282,11 +278,11 @@ class Model:
         return Stream(session, prepared, on_event)
 
     async def _arun(self, request: TextRequest) -> Answer:
-        left = threading.Event()
-        try:
-            return await asyncio.to_thread(self._run, request, left.is_set)
-        finally:
-            left.set()
+        from rase import completion
+
+        session = self.session
+        prepared = await in_thread(lambda: completion.prepare(session, request))
+        return Answer(await finished(session, prepared))
 
 
 def _of_kind(session: Any, wanted: type[_Session], kind: str) -> _Session:

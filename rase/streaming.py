@@ -1,50 +1,57 @@
-"""``Stream``: a generation in a thread of its own, read piece by piece, stopped when it is dropped."""
+"""``Stream``: a generation that is read piece by piece and stopped when it is dropped; and waiting for one.
+
+Pieces come on the model's driver thread, which never waits for a reader: there is no thread for each stream.
+"""
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
+from rase.bell import Bell
 from rase.errors import BackendError
 
 if TYPE_CHECKING:
     from rase.completion import Completion, Piece, Prepared
+    from rase.running import Running
     from rase.session import ModelSession
 
-__all__ = ["Stream"]
+__all__ = ["Stream", "finished", "in_thread"]
 
-EXIT_SECONDS = 5.0  # how long the interpreter waits at exit for the token that is being computed
+T = TypeVar("T")
 
 
 class _Shared:
-    """What the generating thread and the reader share. It knows no ``Stream``: that one can be dropped."""
+    """What the driver and the reader share. It knows no ``Stream``: that one can be dropped."""
 
     def __init__(self, on_event: Callable[[], object] | None) -> None:
         self.texts: deque[str] = deque()
         self.changed = threading.Condition()
-        self.left = threading.Event()  # the reader is gone
+        self.left = False  # the reader is gone
         self.done = False
-        self.completion: Completion | None = None
-        self.error: BaseException | None = None
         self.on_event = on_event
 
-    def publish(self, text: str = "", done: bool = False) -> None:
+    def push(self, piece: Piece) -> bool:
+        """*driver*: one more piece; False ends the generation."""
+        self._publish(piece.text)
+        return not self.left
+
+    def end(self, running: object) -> None:
+        """*driver*: no more will come."""
+        self._publish(done=True)
+
+    def _publish(self, text: str = "", done: bool = False) -> None:
         with self.changed:
-            if text:
+            if text and not self.left:
                 self.texts.append(text)
             self.done = self.done or done
             self.changed.notify_all()
-        if self.on_event is not None and not self.left.is_set():
-            try:
-                self.on_event()
-            except RuntimeError:  # the event loop of the reader is closed: nobody is left
-                self.left.set()
+        if self.on_event is not None:
+            self.on_event()
 
 
 class Stream:
@@ -58,15 +65,14 @@ class Stream:
     def __init__(
         self, session: ModelSession, prepared: Prepared, on_event: Callable[[], object] | None = None
     ) -> None:
+        from rase.running import start
+
         self._shared = _Shared(on_event)
         self._pid = os.getpid()
         self._read: list[str] = []
-        # A daemon: an exiting interpreter stops it by `left` and waits a little, not for all its tokens.
-        work = (session, prepared, self._shared)
-        self._thread = threading.Thread(target=_generate, args=work, name="rase-stream", daemon=True)
-        _running[self._thread] = self._shared
-        self._thread.start()
-        weakref.finalize(self, self._shared.left.set).atexit = False
+        self._raised = False
+        self._running = start(session, prepared, self._shared.push, on_done=self._shared.end)
+        self._running.reading = True  # the model stays loaded until the last piece was read
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -91,6 +97,11 @@ class Stream:
             yield self._read[-1]
 
     @property
+    def ended(self) -> bool:
+        """Whether the generation has ended; pieces may be left to read."""
+        return self._shared.done
+
+    @property
     def finished(self) -> bool:
         """Whether nothing more will come."""
         return self._shared.done and not self._shared.texts
@@ -98,7 +109,7 @@ class Stream:
     @property
     def completion(self) -> Completion | None:
         """The whole result, once the generation has ended."""
-        return self._shared.completion
+        return self._running.completion
 
     @property
     def text(self) -> str:
@@ -107,17 +118,19 @@ class Stream:
 
     def result(self) -> Completion | None:
         """Raise the error that ended the generation, if any, else return its result."""
-        if (error := self._shared.error) is not None:
-            self._shared.error = None  # raised once; afterwards the iteration is simply over
+        self._running.reading = False
+        if (error := self._running.error) is not None and not (self._raised or self._shared.left):
+            self._raised = True  # once; afterwards the iteration is simply over
             raise error
-        return self._shared.completion
+        return self._running.completion
 
     def close(self) -> None:
         """Stop the generation at the next token; pieces that are not read yet are dropped."""
-        self._shared.left.set()
+        self._shared.left = True
+        self._running.cancel()
+        self._running.reading = False
         with self._shared.changed:
             self._shared.texts.clear()
-            self._shared.error = None
             self._shared.done = True
             self._shared.changed.notify_all()
 
@@ -130,32 +143,36 @@ class Stream:
         self.close()
 
 
-_running: weakref.WeakKeyDictionary[threading.Thread, _Shared] = weakref.WeakKeyDictionary()
+async def in_thread(work: Callable[[], T]) -> T:
+    """What ``work`` returns or raises, from a thread of its own: templates and tokenizers take time."""
+    bell = Bell()
+    outcome: list[tuple[T | None, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            outcome.append((work(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+        bell.ring()
+
+    threading.Thread(target=run, name="rase-prepare", daemon=True).start()
+    while not outcome:
+        await bell.wait()
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]
 
 
-def _generate(session: ModelSession, prepared: Prepared, shared: _Shared) -> None:
-    """The body of the thread."""
-    from rase import completion
+async def finished(session: ModelSession, prepared: Prepared) -> Completion:
+    """Generate and wait for the end without a thread; cancelling the task stops the generation."""
+    from rase.running import start
 
-    def on_piece(piece: Piece) -> object:
-        shared.publish(piece.text)
-        return not shared.left.is_set()
-
+    bell = Bell()
+    running: Running = start(session, prepared, on_done=lambda _: bell.ring())
     try:
-        shared.completion = completion.run(session, prepared, on_piece, shared.left.is_set)
-    except BaseException as error:  # every error belongs to the reader, who is in another thread
-        shared.error = error
+        while not running.done:
+            await bell.wait()
+        return running.result()
     finally:
-        shared.publish(done=True)
-
-
-def _stop_all() -> None:
-    """At exit: stop every stream, so that no thread computes while the interpreter is taken down."""
-    threads = [(thread, shared) for thread, shared in list(_running.items()) if thread.is_alive()]
-    for _, shared in threads:
-        shared.left.set()
-    for thread, _ in threads:
-        thread.join(EXIT_SECONDS)
-
-
-atexit.register(_stop_all)
+        running.cancel()

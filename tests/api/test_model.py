@@ -143,7 +143,7 @@ def until(condition, what: str, seconds: float = 5.0) -> float:
 def test_a_stream_that_is_left_stops_and_the_next_call_is_right(model: rase.Model, leave: str) -> None:
     stream = model.stream("Hi", temperature=0.0, max_tokens=4000)
     assert next(stream) == "a"
-    thread = stream._thread
+    request = stream._running.request
     if leave == "drop":
         del stream
         gc.collect()
@@ -157,7 +157,7 @@ def test_a_stream_that_is_left_stops_and_the_next_call_is_right(model: rase.Mode
     else:
         with stream:
             pass
-    assert until(lambda: not thread.is_alive(), "the generation has stopped") < 0.5
+    assert until(lambda: request.done, "the generation has stopped") < 0.5
     assert model.chat("Hi", **GREEDY) == "abcab"
 
 
@@ -173,7 +173,7 @@ def test_an_error_of_the_generation_reaches_the_reader(model: rase.Model, monkey
         raise BackendError("out of order")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rase.completion.run", broken)
+        patch.setattr(model.session.scheduler.program, "run", broken)
         with pytest.raises(BackendError, match="out of order"):
             list(model.stream("Hi"))
     assert model.chat("Hi", **GREEDY) == "abcab"
@@ -209,6 +209,25 @@ def test_the_event_loop_runs_during_an_async_answer(model: rase.Model) -> None:
         return ticks
 
     assert asyncio.run(main()) > 5
+
+
+def test_async_twins_under_trio(model: rase.Model) -> None:
+    trio = pytest.importorskip("trio")
+
+    async def main() -> tuple[str, list[str]]:
+        pieces = [piece async for piece in model.astream("Hi", **GREEDY)]
+        return await model.achat("Hi", **GREEDY), pieces
+
+    assert trio.run(main) == ("abcab", ["a", "b", "c", "a", "b"])
+
+
+def test_a_hundred_tasks_share_the_steps(model: rase.Model) -> None:
+    async def main() -> list[str]:
+        return await asyncio.gather(
+            *(model.achat("Hi", temperature=0, max_tokens=1 + i % 7) for i in range(100))
+        )
+
+    assert asyncio.run(main()) == ["abcabca"[: 1 + i % 7] for i in range(100)]
 
 
 def test_a_cancelled_task_stops_the_generation(model: rase.Model) -> None:
