@@ -13,12 +13,13 @@ from rase.engine.kv_cache import PagePool
 from rase.errors import Cancelled, ContextLengthExceeded, InsufficientMemory, InvalidLogits, InvalidRequest
 from rase.models import build
 from tests.support.programs import assert_close, assert_same_bits, run_chunks
-from tests.support.tiny import TINY_QWEN3
+from tests.support.tiny import TINY_QWEN3, ZOO
 from tests.support.tiny_encoders import ENCODERS
 
 WAYS = ("mean", "cls", "last")
 LENGTHS = (3, 1, 90, 33, 200, 64)
 DECODER = TINY_QWEN3.but(window=40, extra={"pooling_type": 3})
+RECURRENT = ZOO["qwen35"].but(extra=ZOO["qwen35"].extra | {"pooling_type": 3})
 
 
 def embedder(tiny, pooling, backend=None, budget=2**26, **options) -> Embedder:
@@ -51,7 +52,9 @@ def test_vectors_are_pooled_rows_of_length_one(pooling):
 
 
 @pytest.mark.parametrize("pooling", WAYS)
-@pytest.mark.parametrize("tiny", [ENCODERS["bert"], DECODER], ids=["encoder", "decoder"])
+@pytest.mark.parametrize(
+    "tiny", [ENCODERS["bert"], DECODER, RECURRENT], ids=["encoder", "decoder", "recurrent"]
+)
 def test_company_and_chunks_change_no_bit(tiny, pooling):
     texts = texts_of(tiny)
     wide = embedder(tiny, pooling, max_batch_tokens=512)
