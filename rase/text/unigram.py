@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rase.errors import TokenizerError
+from rase.text.charsmap import Charsmap
 from rase.text.core import (
     SPECIAL_IDS,
     Encode,
@@ -35,7 +36,7 @@ def core_from_unigram(metadata: Mapping[str, Any]) -> TokenizerCore:
     spells is unknown, and runs of them are one token, as in SentencePiece.
     Raises ``TokenizerError`` when tokens, scores, kinds and table do not fit together.
     """
-    from tokenizers import Regex, Tokenizer, pre_tokenizers
+    from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
     from tokenizers.models import Unigram
 
     names = metadata_strings(metadata, "tokens")
@@ -68,21 +69,25 @@ def core_from_unigram(metadata: Mapping[str, Any]) -> TokenizerCore:
         lambda: Tokenizer(Unigram(pieces, usable.index(unknown), fallback)),
     )
     prefix = metadata_flag(metadata, "add_space_prefix", True)
-    tokenizer.normalizer = _normalizer(metadata, metadata_flag(metadata, "remove_extra_whitespaces", True))
-    crossing = any(_BLANK in names[token][1:].lstrip(_BLANK) for token in usable)  # pieces of several words
-    steps: list[Any] = [
-        pre_tokenizers.Metaspace(_BLANK, prepend_scheme="always" if prefix else "never", split=not crossing)
-    ]
+    steps: list[Any] = []
+    if metadata_flag(metadata, "remove_extra_whitespaces", True):
+        for runs, kept in ((" {2,}", " "), (r"\A ", ""), (rf"[ {_BLANK}]+\z", "")):
+            steps.append(normalizers.Replace(Regex(runs), kept))
+    steps += [normalizers.Prepend(_BLANK)] if prefix else []
+    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", _BLANK)])
+    crossing = any(_BLANK in names[token][1:] for token in usable)  # pieces of several words
+    cuts: list[Any] = [] if crossing else [pre_tokenizers.Split(_BLANK, "merged_with_next")]
     if fallback:  # the library would find the token of a byte by its spelling, too
-        steps.append(pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "isolated"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+        cuts.append(pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "isolated"))
+    if cuts:
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cuts)
     vocabulary = Vocabulary(
         names, [_piece(name, kind) for name, kind in zip(names, kinds, strict=True)], bytes(kinds), ids
     )
     return core_from_parts(
         metadata,
         vocabulary,
-        _numbered(encoder(tokenizer), usable),
+        _charsmap(metadata, _numbered(encoder(tokenizer), usable)),
         default_add_bos=False,
         default_add_eos=True,
         strip_blank=prefix,
@@ -95,20 +100,13 @@ def _numbered(encode: Encode, usable: list[int]) -> Encode:
     return lambda text: [usable[place] for place in encode(text)]
 
 
-def _normalizer(metadata: Mapping[str, Any], one_blank: bool) -> Any:
-    """The file's own table (SentencePiece's ``precompiled_charsmap``), then single blanks."""
-    from tokenizers import Regex, normalizers
-
+def _charsmap(metadata: Mapping[str, Any], encode: Encode) -> Encode:
+    """Encoding behind the file's own table, where it has one."""
     table = metadata.get("tokenizer.ggml.precompiled_charsmap")
-    steps: list[Any] = []
-    if table is not None:
-        data = _bytes_of(table)
-        steps.append(
-            call("tokenizer.ggml.precompiled_charsmap is damaged", lambda: normalizers.Precompiled(data))
-        )
-    if one_blank:
-        steps += [normalizers.Replace(Regex(r"[ \u2581]+"), " "), normalizers.Strip(left=True, right=True)]
-    return normalizers.Sequence(steps)
+    if table is None:
+        return encode
+    charsmap = Charsmap(_bytes_of(table))
+    return lambda text: encode(charsmap.normalize(text))
 
 
 def _bytes_of(table: Any) -> bytes:

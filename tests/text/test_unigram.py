@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,3 +104,24 @@ def test_bytes_stand_for_what_nothing_spells() -> None:
 def test_what_does_not_fit_together_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(TokenizerError):
         LocalTokenizer.from_gguf(metadata(**changes))
+
+
+GOLDENS: dict[str, Any] = json.loads((Path(__file__).parent / "goldens" / "unigram.json").read_text())
+
+
+@pytest.mark.parametrize("name", sorted(set(GOLDENS) - {"texts"}))
+def test_ids_are_those_of_sentencepiece(name: str) -> None:
+    """Models that SentencePiece trained, with a table of normalisation (goldens/make_unigram.py)."""
+    keys = GOLDENS[name]["metadata"]
+    local = LocalTokenizer.from_gguf({f"tokenizer.ggml.{key}": value for key, value in keys.items()})
+    for text, ids in zip(GOLDENS["texts"], GOLDENS[name]["ids"], strict=True):
+        assert local.encode(text, False, parse_special=False) == ids, repr(text)
+
+
+def test_a_long_text_is_normalised_in_time() -> None:
+    keys = GOLDENS["rules"]["metadata"]
+    local = LocalTokenizer.from_gguf({f"tokenizer.ggml.{key}": value for key, value in keys.items()})
+    for text in ("s\u0323\u0307" * 50_000, "Z" * 131_072, " " * 200_000, "\u200d" * 100_000):
+        start = time.perf_counter()
+        local.encode(text, False)
+        assert time.perf_counter() - start < 10, "seconds, on a machine that does other things, too"
