@@ -54,11 +54,14 @@ class Asker:
 
     session: ModelSession
 
-    def __init__(self, config: dict[str, Any], stop: Sequence[str], device: str) -> None:
+    def __init__(
+        self, config: dict[str, Any], stop: Sequence[str], device: str, thinking: bool | None = None
+    ) -> None:
         from rase.completion import GenerationConfig, normalise_stop
         from rase.device import RuntimeDevice
 
         self.config, self.stop = GenerationConfig(**config), normalise_stop(list(stop))
+        self.hints = {"enable_thinking": thinking}  # for the model's own template
         RuntimeDevice.select(device)
 
     def ask(
@@ -67,7 +70,9 @@ class Asker:
         """Generate, writing to stdout as the text comes. The finish reason is "cancelled" after a Ctrl-C."""
         from rase import completion
 
-        request = completion.TextRequest(messages=messages, prompt=prompt, config=self.config, stop=self.stop)
+        request = completion.TextRequest(
+            messages=messages, prompt=prompt, config=self.config, stop=self.stop, template_hints=self.hints
+        )
         prepared = completion.prepare(self.session, request)
         with Interrupt() as interrupt:
             done = completion.run(self.session, prepared, _write if show else None, interrupt)

@@ -51,6 +51,11 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 @click.option(
     "--stop", multiple=True, metavar="TEXT", help="End the answer before this text. May be repeated."
 )
+@click.option(
+    "--thinking/--no-thinking",
+    default=None,
+    help="Ask the model to think first, or not to, where its chat template knows how.",
+)
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without the chat template.")
 @click.option("--stats", is_flag=True, help="Show tokens, speed and time to the first token.")
 @device_option
@@ -59,7 +64,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def run(
     words: tuple[str, ...], chosen: str | None, system: str | None, max_tokens: int | None,
     temperature: float, top_k: int, top_p: float, min_p: float, repetition_penalty: float, seed: int,
-    stop: tuple[str, ...], raw: bool, stats: bool, device: str, as_json: bool,
+    stop: tuple[str, ...], thinking: bool | None, raw: bool, stats: bool, device: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Ask MODEL one QUESTION, or chat with it.
 
@@ -87,7 +92,7 @@ def run(
         "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed,
         "repetition_penalty": repetition_penalty,
     }  # fmt: skip
-    asker = Asker(config, stop, device)  # refuses bad values before a model is loaded
+    asker = Asker(config, stop, device, thinking)  # refuses bad values before a model is loaded
     asker.session = load_session(store, model, device)
     if chatting:
         from rase.cli.chat import Chat

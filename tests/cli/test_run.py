@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Rase
+from tests.support.toys import chain
 
 
 def test_one_question(rase: Rase, hello: Path) -> None:
@@ -219,3 +220,16 @@ def test_ctrl_c_in_an_answer_comes_back_to_the_prompt(rase: Rase, endless: Path,
     terminal.expect(">>> ")
     os.write(terminal.master, b"/bye\n")
     assert terminal.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [(["--no-thinking"], "thinks: False"), (["--thinking"], "thinks: True"), ([], "thinks: unsaid")],
+)
+def test_thinking_reaches_the_models_own_template(
+    rase: Rase, tmp_path: Path, flags: list[str], said: str
+) -> None:
+    template = "{{ raise_exception('thinks: ' ~ enable_thinking | default('unsaid')) }}"
+    path = chain(tmp_path, ["H", "e"], name="thinker", chat_template=template)
+    result = rase("run", path, "Hello", *flags)
+    assert result.code == 2 and said in result.err
