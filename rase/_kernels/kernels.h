@@ -20,18 +20,26 @@ enum { RASE_ACT_F32 = 0, RASE_ACT_Q16_32 = 1, RASE_ACT_Q16_256 = 2, RASE_HALF = 
  *
  * A quantized activation has 16 bits in two int8 halves, so that it costs two integer dot steps and almost no accuracy:
  * x ~ d * (254 * high + low), high and low in [-127, 127], d = amax / 32384 (32384 = 254 * 127 + 126: one more would round to 128 * 254).
+ * `wide` is both halves in one, 254 * high + low, for many rows at once: 32 depths of four rows after
+ * one another, and of each four depths 0, 2, 1, 3.
  * Q16_32 : blocks of 32; sums = sum of the 32 values of a half; dsums = d * (float)(254 * sum of high + sum of low).
- * Q16_256: blocks of 256; sums = sum of 16 values of a half (16 groups per block); no dsums.
- * Layout: q (m, 2, cols) with the high half first; sums (m, 2, cols / 32 or cols / 16); d and dsums (m, cols / block);
- * f32 (m, stride). */
+ * Q16_256: blocks of 256; sides = for each block the 16 sums of 16 activations 254 * high + low, then the 8 sums of 32, each sum
+ * as a pair (low, high) with sum = 128 * high + low, so that one dot step of two int16 multiplies it.
+ * Layout: q (m, 2, cols) with the high half first; wide (m / 4 rounded up, cols / 32, 4, 32); sums (m, 2, cols / 32); sides (m, cols / 256, 24, 2);
+ * d and dsums (m, cols / block); f32 (m, stride). Rows beyond the last, up to a multiple of four, may be read: what is there
+ * reaches nobody. */
 typedef struct {
     const float *f32;
     int64_t f32_stride; /* elements between rows of f32 */
     const int8_t *q;
+    const int16_t *wide;
     const float *d;
     const float *dsums;
     const int32_t *sums;
+    const int16_t *sides;
 } rase_act;
+enum { RASE_SIDES = 48, RASE_WIDE_COLS = 32, RASE_WIDE_FROM = 3 /* rows: `dot` of fewer does not read `wide` */ };
+#define RASE_WIDE_AT(row, cols) ((row) / 4 * 4 * (cols) + (row) % 4 * RASE_WIDE_COLS) /* the first 32 depths of a row */
 
 typedef struct {
     int id;       /* ggml type number */
@@ -99,9 +107,10 @@ typedef struct {
     int rows_per_group; /* R */
     const rase_format *formats[RASE_MAX_FORMAT]; /* by ggml type number; NULL where unsupported */
 
-    /* Quantize one row x (cols,): q (2, cols), d (cols/block,), sums (2, ...), dsums as in rase_act. */
-    void (*quantize_32)(const float *x, int64_t cols, int8_t *q, float *d, int32_t *sums, float *dsums);
-    void (*quantize_256)(const float *x, int64_t cols, int8_t *q, float *d, int32_t *sums);
+    /* Quantize one row x (cols,): q (2, cols), d (cols/block,), sums, dsums and sides as in rase_act; wide from
+     * RASE_WIDE_AT(row, cols) on, or NULL where fewer than RASE_WIDE_FROM rows are multiplied at once. */
+    void (*quantize_32)(const float *x, int64_t cols, int8_t *q, int16_t *wide, float *d, int32_t *sums, float *dsums);
+    void (*quantize_256)(const float *x, int64_t cols, int8_t *q, int16_t *wide, float *d, int16_t *sides);
 
     /* out[i * out_stride + lane] = sum over k ascending of panel[k * R + lane] * a[i * a_stride + k], one FMA each, i < m. */
     void (*gemm_f32)(const float *panel, int64_t cols, const float *a, int64_t a_stride, int64_t m, float *out,
@@ -148,7 +157,7 @@ typedef struct {
 
 /* Prompt tokens in bf16 tiles (ops/tiles.h), for variants whose processor has them and whose groups have 16 rows. */
 typedef struct {
-    void (*begin)(void); /* on a thread before its first tile or its first `dot` of several rows, and `end` after its last */
+    void (*begin)(void); /* on a thread before its first tile, and `end` after its last */
     void (*end)(void);
     /* Row number `row` of the left side, x (cols,), to its place among tiles of 16 rows x 32 depths. */
     void (*left)(const float *x, int64_t cols, int64_t row, uint8_t *tiles);

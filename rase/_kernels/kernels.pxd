@@ -1,5 +1,5 @@
 # What other extensions see of kernels.pyx: the C table (kernels.h) and the variant that owns a pointer to it.
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 
 cdef extern from "kernels.h" nogil:
     enum:
@@ -12,16 +12,21 @@ cdef extern from "kernels.h" nogil:
         RASE_ACT_Q16_32
         RASE_ACT_Q16_256
         RASE_TILE_BYTES
+        RASE_SIDES
+        RASE_WIDE_FROM
     int64_t RASE_TILES_LEFT(int64_t m, int64_t cols)
     int64_t RASE_TILE_SUMS(int64_t m, int64_t n_groups)
+    int64_t RASE_WIDE_AT(int64_t row, int64_t cols)
 
     ctypedef struct rase_act:
         const float *f32
         int64_t f32_stride
         const int8_t *q
+        const int16_t *wide
         const float *d
         const float *dsums
         const int32_t *sums
+        const int16_t *sides
 
     ctypedef struct rase_format:
         int id
@@ -78,8 +83,8 @@ cdef extern from "kernels.h" nogil:
     ctypedef struct rase_kernels:
         int rows_per_group
         const rase_format **formats
-        void (*quantize_32)(const float *, int64_t, int8_t *, float *, int32_t *, float *) noexcept nogil
-        void (*quantize_256)(const float *, int64_t, int8_t *, float *, int32_t *) noexcept nogil
+        void (*quantize_32)(const float *, int64_t, int8_t *, int16_t *, float *, int32_t *, float *) noexcept nogil
+        void (*quantize_256)(const float *, int64_t, int8_t *, int16_t *, float *, int16_t *) noexcept nogil
         void (*gemm_f32)(const float *, int64_t, const float *, int64_t, int64_t, float *, int64_t) noexcept nogil
         void (*rms_norm)(const float *, const float *, int64_t, int64_t, float, float *) noexcept nogil
         void (*layer_norm)(const float *, const float *, int64_t, float, float *) noexcept nogil

@@ -4,8 +4,9 @@ A running model never comes through here: `program.pyx` takes a variant's C tabl
 `rase runtime probe` do. What a kernel computes is stated in kernels.h.
 """
 
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memset
 
 cdef extern from "dispatch.h" nogil:
     int rase_variant_count()
@@ -139,41 +140,45 @@ cdef class Variant:
         if out.shape[0] != m or out.shape[1] < last_group * r or packed.shape[0] < last_group * <int64_t>group_bytes:
             raise ValueError("out must be (m, groups * R)")
         cdef rase_act act
-        act.f32, act.f32_stride, act.q, act.d, act.dsums, act.sums = &x[0, 0], cols, NULL, NULL, NULL, NULL
         cdef int8_t *q = <int8_t *>malloc(2 * m * cols + 64)
-        cdef float *d = <float *>malloc(4 * m * cols)
-        cdef float *dsums = <float *>malloc(4 * m * cols)
-        cdef int32_t *s = <int32_t *>malloc(8 * m * cols)
-        if q == NULL or d == NULL or dsums == NULL or s == NULL:
-            free(q); free(d); free(dsums); free(s)
+        cdef int16_t *both = <int16_t *>malloc(2 * (m + 3) * cols + 64)
+        cdef float *d = <float *>malloc(4 * (m + 3) * cols)
+        cdef float *dsums = <float *>malloc(4 * (m + 3) * cols)
+        cdef void *s = malloc(8 * (m + 3) * cols)
+        if q == NULL or both == NULL or d == NULL or dsums == NULL or s == NULL:
+            free(q); free(both); free(d); free(dsums); free(s)
             raise MemoryError
-        if fmt.act == RASE_ACT_Q16_32:
-            for i in range(m):
-                self.table.quantize_32(&x[i, 0], cols, q + 2 * i * cols, d + i * (cols // 32), s + 2 * i * (cols // 32),
-                                       dsums + i * (cols // 32))
-        elif fmt.act == RASE_ACT_Q16_256:
-            for i in range(m):
-                self.table.quantize_256(&x[i, 0], cols, q + 2 * i * cols, d + i * (cols // 256),
-                                        s + 2 * i * (cols // 16))
-        act.q, act.d, act.dsums, act.sums = q, d, dsums, s
+        memset(&act, 0, sizeof(act))
+        act.f32, act.f32_stride, act.q, act.wide, act.d, act.dsums = &x[0, 0], cols, q, both, d, dsums
+        act.sums, act.sides = <int32_t *>s, <int16_t *>s
+        for i in range(m):
+            if fmt.act == RASE_ACT_Q16_32:
+                self.table.quantize_32(&x[i, 0], cols, q + 2 * i * cols, both + RASE_WIDE_AT(i, cols), d + i * (cols // 32),
+                                       <int32_t *>s + 2 * i * (cols // 32), dsums + i * (cols // 32))
+            elif fmt.act == RASE_ACT_Q16_256:
+                self.table.quantize_256(&x[i, 0], cols, q + 2 * i * cols, both + RASE_WIDE_AT(i, cols), d + i * (cols // 256),
+                                        <int16_t *>s + i * (cols // 256) * RASE_SIDES)
         with nogil:
-            if self.tiles != NULL:
-                self.tiles.begin()
             fmt.dot(&packed[0] + first_group * group_bytes, last_group - first_group, cols, &act, 0, m,
                     &out[0, first_group * r], out.shape[1])
-            if self.tiles != NULL:
-                self.tiles.end()
-        free(q); free(d); free(dsums); free(s)
+        free(q); free(both); free(d); free(dsums); free(s)
 
-    def quantize(self, str kind, const float[::1] x, int8_t[::1] q, float[::1] d, int32_t[::1] sums, float[::1] dsums):
-        """Quantize one row; array sizes as in kernels.h (``dsums`` is only written for q16_32)."""
-        cdef int64_t n = x.shape[0], block = 32 if kind == "q16_32" else 256, group = 32 if kind == "q16_32" else 16
-        if n % block or q.shape[0] != 2 * n or d.shape[0] != n // block or sums.shape[0] != 2 * n // group:
+    def quantize_32(self, const float[::1] x, int8_t[::1] q, int16_t[::1] wide, float[::1] d, int32_t[::1] sums,
+                    float[::1] dsums):
+        """Quantize one row in blocks of 32; array sizes as in kernels.h."""
+        cdef int64_t n = x.shape[0]
+        if (n % 32 or q.shape[0] != 2 * n or wide.shape[0] != 4 * n or d.shape[0] != n // 32 or sums.shape[0] != n // 16
+                or dsums.shape[0] != n // 32):
             raise ValueError("sizes do not fit")
-        if block == 32:
-            self.table.quantize_32(&x[0], n, &q[0], &d[0], &sums[0], &dsums[0])
-        else:
-            self.table.quantize_256(&x[0], n, &q[0], &d[0], &sums[0])
+        self.table.quantize_32(&x[0], n, &q[0], &wide[0], &d[0], &sums[0], &dsums[0])
+
+    def quantize_256(self, const float[::1] x, int8_t[::1] q, int16_t[::1] wide, float[::1] d, int16_t[::1] sides):
+        """Quantize one row in blocks of 256; array sizes as in kernels.h."""
+        cdef int64_t n = x.shape[0]
+        if (n % 256 or q.shape[0] != 2 * n or wide.shape[0] != 4 * n or d.shape[0] != n // 256
+                or sides.shape[0] != RASE_SIDES * (n // 256)):
+            raise ValueError("sizes do not fit")
+        self.table.quantize_256(&x[0], n, &q[0], &wide[0], &d[0], &sides[0])
 
     def gemm_f32(self, const float[:, ::1] panel, const float[:, ::1] a, float[:, ::1] out):
         """out (m, R) = a (m, depth) times panel (depth, R)."""

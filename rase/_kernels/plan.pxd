@@ -1,5 +1,5 @@
 # A compiled model as program.pyx walks it: steps, phases, buffers, pages. plan.pyx builds it.
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 
 from rase._kernels.attend cimport Run, Schedule
 from rase._kernels.kernels cimport Variant, rase_format, rase_kernels, rase_kv, rase_tiles
@@ -18,8 +18,8 @@ cdef enum:
     MAX_ROPES = 16
     MAX_CACHES = 16         # cache groups of a graph
     ACT_BF16 = 3            # the left side of bf16 tiles, beside the RASE_ACT_* of kernels.h
-    TILE_GROUPS = 8         # groups and depth steps of one block of bf16 tiles: 256 KiB of the second-level cache, so
-    TILE_STEPS = 32         # that the activations pass once for 128 rows of weights
+    TILE_GROUPS = 16        # groups and depth steps of one block of bf16 tiles: 512 KiB of the second-level cache, so
+    TILE_STEPS = 32         # that the activations pass once for 256 rows of weights
 
 cdef enum Kind:
     EMBED, NORM, QUANTIZE, LINEAR, BIAS, ROTATE, SILU, SILU_MUL, MUL, ADD, STORE, ATTEND, GATHER, LOGITS,
@@ -80,9 +80,11 @@ ctypedef struct Act:
     int kind
     int64_t cols
     int8_t *q
+    int16_t *wide
     float *d
     float *dsums
     int32_t *sums
+    int16_t *sides
 
 ctypedef struct Phase:      # steps [first, last) of one share
     int first, last

@@ -3,7 +3,7 @@
 backends/cpu.py lowers a graph to ``add_step`` calls. Addresses are integers; their giver keeps the memory alive.
 """
 
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uintptr_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
@@ -62,15 +62,15 @@ cdef class Plan:
         free(self.schedules)
         free(self.parts)
 
-    def add_act(self, int kind, int64_t cols, q, d, sums, dsums):
+    def add_act(self, int kind, int64_t cols, q, wide, d, sums, dsums):
         """A buffer of quantized activations for max_rows rows, laid out as in kernels.h; returns its index."""
         self.acts = <Act *>realloc(self.acts, (self.n_acts + 1) * sizeof(Act))
         if self.acts == NULL:
             raise MemoryError
         cdef Act *act = &self.acts[self.n_acts]
         act.kind, act.cols = kind, cols
-        act.q, act.d = <int8_t *>_address(q), _address(d)
-        act.sums, act.dsums = <int32_t *>_address(sums), _address(dsums)
+        act.q, act.wide, act.d = <int8_t *>_address(q), <int16_t *>_address(wide), _address(d)
+        act.sums, act.sides, act.dsums = <int32_t *>_address(sums), <int16_t *>_address(sums), _address(dsums)
         self.n_acts += 1
         return self.n_acts - 1
 

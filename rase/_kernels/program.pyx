@@ -12,19 +12,18 @@ who takes what (rule R1). Nothing is allocated while a step runs. backends/cpu.p
 
 from cython.parallel cimport parallel, threadid
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from rase._kernels.attend cimport AttendUnit, Run, schedule_attention
-from rase._kernels.kernels cimport RASE_ACT_Q16_32, RASE_CHUNK, RASE_PAGE_TOKENS, rase_act, rase_attention_task
+from rase._kernels.kernels cimport RASE_CHUNK, RASE_PAGE_TOKENS, rase_act, rase_attention_task
 from rase._kernels.plan cimport (
-    ACT_BF16, ADD, ATTEND_NS, BIAS, COUNTERS, DECAY, EMBED, EXPERT_SPLIT, GATHER, GELU, GELU_TANH, HEAD_SPLIT, HIDDEN,
-    IDS, L2_NORM, LAYER_NORM, LINEAR_NS, LOGITS, MIX, MUL, NORM, ONE_WORKER, OUTPUTS, POSITIONS, QUANTIZE, ROTATE,
-    ROUTE, ROUTED, ROW_LOCAL, SCALE, SIGMOID, SILU, SILU_MUL, SLICE, SPREAD, STATE_SPLIT, STORE, UNPACK_NS, Act, Phase,
-    Plan, Rows, Step, rase_count_down, rase_nanoseconds, rase_tickets, rase_tickets_finish, rase_tickets_reset,
+    ATTEND_NS, EXPERT_SPLIT, HEAD_SPLIT, LINEAR_NS, LOGITS, ONE_WORKER, ROW_LOCAL, STATE_SPLIT, UNPACK_NS, Act,
+    Phase, Rows, Step, rase_count_down, rase_nanoseconds, rase_tickets, rase_tickets_finish, rase_tickets_reset,
     rase_tickets_take, rase_tickets_wait,
 )
 from rase._kernels.recur cimport recur
 from rase._kernels.routes cimport sort_by_expert
+from rase._kernels.rows cimport RowSteps
 
 cdef extern from "fpenv.h" nogil:
     uint64_t rase_fp_enter()
@@ -37,18 +36,8 @@ cdef enum:
     UNITS_PER_WORKER = 2    # of a phase of linears: more cut the streams of weights that a core reads ahead
 
 
-cdef class Walker(Plan):
+cdef class Walker(RowSteps):
     """A plan that runs batches, one at a time."""
-
-    # the batch that is running
-    cdef const int32_t *ids
-    cdef const int32_t *positions
-    cdef const int32_t *page_tables
-    cdef const int32_t *logits_rows
-    cdef int64_t table_stride, group_stride, n_tokens, n_generated, n_outputs, logits_stride
-    cdef float *logits
-    cdef bint timed
-    cdef int64_t spent[COUNTERS]
 
     def run(self, const int32_t[::1] ids, const int32_t[::1] positions, const int32_t[::1] sequences,
             const int32_t[:, :, ::1] page_tables, int64_t n_generated, const int32_t[::1] logits_rows,
@@ -93,7 +82,7 @@ cdef class Walker(Plan):
     cdef void work(self, int worker, int workers) noexcept nogil:
         """What every worker does: for each phase, take units until none is left, then wait until all are done."""
         cdef uint64_t state = rase_fp_enter()
-        cdef bint attends, tiles = self.tiles != NULL and (self.n_tokens > 1 or self.n_generated == 0)
+        cdef bint attends, tiles = self.tiles != NULL and self.n_tokens > self.n_generated
         cdef Phase *phase
         cdef rase_tickets *tickets
         cdef int64_t begin = 0
@@ -122,11 +111,6 @@ cdef class Walker(Plan):
         if tiles:
             self.tiles.end()
         rase_fp_leave(state)
-
-    cdef inline int64_t rows_of(self, Rows space) noexcept nogil:
-        if space == ROUTED:
-            return self.n_tokens * self.routes.top_k
-        return self.n_outputs if space == OUTPUTS else self.n_tokens
 
     cdef int unit_size(self, Phase *phase, int workers) noexcept nogil:
         """Rows or groups of one unit: some units for each worker, so that a slow one leaves the rest to others."""
@@ -192,112 +176,6 @@ cdef class Walker(Plan):
                     return
                 unit -= here
 
-    cdef void row_local(self, Step *step, int64_t first, int64_t last) noexcept nogil:
-        cdef int64_t row, i, n = step.cols
-        cdef const float *x
-        cdef const float *y
-        cdef float *out
-        for row in range(first, last):
-            x, y, out = step.x + row * step.x_stride, step.y + row * step.y_stride, step.out + row * step.out_stride
-            if step.kind == NORM:
-                self.k.rms_norm(x, step.y, n, step.group, step.scale, out)
-            elif step.kind == LAYER_NORM:
-                self.k.layer_norm(x, step.y, n, step.scale, out)
-            elif step.kind == QUANTIZE:
-                self.quantize(step, x, row)
-            elif step.kind == ADD:
-                self.k.add(x, y, n, out)
-            elif step.kind == BIAS:
-                self.k.add(x, step.y, n, out)
-            elif step.kind == MUL:
-                self.k.mul(x, y, n, out)
-            elif step.kind == SILU:
-                self.k.silu(x, n, out)
-            elif step.kind == SILU_MUL:
-                self.k.silu_mul(x, y, n, out)
-            elif step.kind == GELU:
-                self.k.gelu(x, n, out)
-            elif step.kind == GELU_TANH:
-                self.k.gelu_tanh(x, n, out)
-            elif step.kind == SIGMOID:
-                self.k.sigmoid(x, n, out)
-            elif step.kind == L2_NORM:
-                self.k.l2_norm(x, n, step.group, step.scale, out)
-            elif step.kind == DECAY:
-                self.k.decay(x, step.y, step.z, n, out)
-            elif step.kind == SCALE:
-                self.k.scale(x, step.scale, n, out)
-            elif step.kind == SLICE:
-                for i in range(n // step.period):
-                    memcpy(out + i * step.size, x + i * step.period + step.start, step.size * sizeof(float))
-            elif step.kind == ROUTE:
-                self.k.route(x, step.experts, step.top_k, step.renormalize, step.scale, out)
-            elif step.kind == SPREAD:
-                memcpy(out, step.x + self.routes.order[row] // step.top_k * step.x_stride, n * sizeof(float))
-            elif step.kind == MIX:
-                self.mix(step, y, row, out)
-            elif step.kind == ROTATE:
-                memcpy(out, x, n * sizeof(float))
-                self.k.rotate(out, n // step.head_dim, step.head_dim, step.n_dims, step.neighbour,
-                              self.rope_cos[step.rope] + self.positions[row] * self.rope_half[step.rope],
-                              self.rope_sin[step.rope] + self.positions[row] * self.rope_half[step.rope])
-            elif step.kind == STORE:
-                self.store(step, x, y, row)
-            elif step.kind == EMBED:
-                self.embed(step, out, row)
-            elif step.kind == GATHER:
-                memcpy(out, step.x + self.logits_rows[row] * step.x_stride, n * sizeof(float))
-            elif step.kind == HIDDEN:
-                memcpy(self.logits + row * self.logits_stride, step.x + self.logits_rows[row] * step.x_stride,
-                       n * sizeof(float))
-
-    cdef void embed(self, Step *step, float *out, int64_t row) noexcept nogil:
-        cdef int64_t r = self.k.rows_per_group, id = 0
-        if step.index == IDS:
-            id = self.ids[row]
-        elif step.index == POSITIONS:
-            id = self.positions[row]
-        step.format.row(step.packed + id // r * step.group_bytes, <int>(id % r), step.cols, out)
-        if step.scale != 1.0:
-            self.k.scale(out, step.scale, step.cols, out)
-
-    cdef void quantize(self, Step *step, const float *x, int64_t row) noexcept nogil:
-        cdef Act *act = &self.acts[step.act]
-        cdef int64_t n = act.cols
-        if act.kind == ACT_BF16:
-            if row >= self.n_generated:
-                self.tiles.left(x, n, row - self.n_generated, <uint8_t *>act.q)
-            return
-        cdef int64_t token = self.routes.order[row] // self.routes.top_k if step.space == ROUTED else row
-        if not step.integer and token >= self.n_generated:
-            return
-        if act.kind == RASE_ACT_Q16_32:
-            self.k.quantize_32(x, n, act.q + 2 * row * n, act.d + row * (n // 32), act.sums + 2 * row * (n // 32),
-                               act.dsums + row * (n // 32))
-        else:
-            self.k.quantize_256(x, n, act.q + 2 * row * n, act.d + row * (n // 256), act.sums + 2 * row * (n // 16))
-
-    cdef void store(self, Step *step, const float *key, const float *value, int64_t row) noexcept nogil:
-        """K and V of one token to its page: K of all heads, then V, each in the layout of the KV format."""
-        cdef int64_t position = self.positions[row], slot = position % RASE_PAGE_TOKENS, head, run = 0
-        cdef int64_t stride = (step.head_dim + 15) // 16 * 16, each = self.kv.head_bytes(stride)
-        while run + 1 < self.n_runs and self.runs[run + 1].first <= row:
-            run += 1
-        cdef uint8_t *page = self.page(step.cache, self.runs[run].table, position // RASE_PAGE_TOKENS)
-        for head in range(step.kv_heads):
-            self.kv.store(key + head * step.head_dim, step.head_dim, stride, page + step.k_offset + head * each, slot)
-            self.kv.store(value + head * step.head_dim, step.head_dim, stride, page + step.v_offset + head * each, slot)
-
-    cdef inline uint8_t *page(self, int cache, int64_t table, int64_t index) noexcept nogil:
-        return self.pages[cache][self.page_tables[cache * self.group_stride + table * self.table_stride + index]]
-
-    cdef void mix(self, Step *step, const float *route, int64_t token, float *out) noexcept nogil:
-        """The outputs of a token's experts, ascending, times their gates."""
-        cdef int64_t j, k = step.top_k
-        memset(out, 0, step.cols * sizeof(float))
-        for j in range(k):
-            self.k.add_scaled(step.x + self.routes.place[token * k + j] * step.x_stride, route[k + j], step.cols, out)
-
     cdef void expert(self, Step *step, int worker, int64_t e, int64_t first, int64_t last) noexcept nogil:
         """Packed groups [first, last) of expert e, for the rows of the tokens that chose it."""
         cdef int64_t begin = self.routes.first[e], end = self.routes.first[e + 1]
@@ -315,14 +193,13 @@ cdef class Walker(Plan):
         cdef int64_t r = self.k.rows_per_group, g
         cdef int64_t out_stride = self.logits_stride if step.kind == LOGITS else step.out_stride
         cdef float *out = self.logits if step.kind == LOGITS else step.out
-        cdef float *panel = self.scratch[worker]
-        cdef int64_t begin
         cdef Act *buffer
         cdef rase_act act
-        act.f32, act.f32_stride, act.q, act.d, act.dsums, act.sums = step.x, step.x_stride, NULL, NULL, NULL, NULL
+        act.f32, act.f32_stride = step.x, step.x_stride
         if step.act >= 0:
             buffer = &self.acts[step.act]
-            act.q, act.d, act.dsums, act.sums = buffer.q, buffer.d, buffer.dsums, buffer.sums
+            act.q, act.wide, act.d, act.dsums = buffer.q, buffer.wide, buffer.d, buffer.dsums
+            act.sums, act.sides = buffer.sums, buffer.sides
         elif own - start >= 8 and step.left < 0:
             own = start  # float weights: the panel product gives the same bits and shares one unpacking
         if own > start:
@@ -333,17 +210,15 @@ cdef class Walker(Plan):
                               &self.spent[UNPACK_NS] if self.timed and worker == 0 else NULL)
         elif own < rows:
             for g in range(first, last):
-                begin = self.unpack_begins(worker)
-                step.format.panel(packed + g * step.group_bytes, step.cols, 0, step.cols, panel)
-                self.unpack_ends(worker, begin)
-                self.k.gemm_f32(panel, step.cols, step.x + own * step.x_stride, step.x_stride, rows - own,
+                self.panel(step, worker, packed + g * step.group_bytes)
+                self.k.gemm_f32(self.scratch[worker], step.cols, step.x + own * step.x_stride, step.x_stride, rows - own,
                                 out + own * out_stride + g * r, out_stride)
 
-    cdef inline int64_t unpack_begins(self, int worker) noexcept nogil:
-        return rase_nanoseconds() if self.timed and worker == 0 else 0
-
-    cdef inline void unpack_ends(self, int worker, int64_t begin) noexcept nogil:
-        if self.timed and worker == 0:
+    cdef void panel(self, Step *step, int worker, const uint8_t *group) noexcept nogil:
+        """A packed group in float32 to the worker's scratch."""
+        cdef int64_t begin = rase_nanoseconds() if self.timed and worker == 0 else 0
+        step.format.panel(group, step.cols, 0, step.cols, self.scratch[worker])
+        if begin:
             self.spent[UNPACK_NS] += rase_nanoseconds() - begin
 
     cdef void finish_logits(self, Step *step, int64_t first, int64_t last) noexcept nogil:

@@ -335,14 +335,14 @@ class Lowering:
 
     # Memory
 
-    def act_bytes(self, kind: str, cols: int, routed: bool) -> tuple[int, int, int, int]:
-        """Bytes of q, d, sums and dsums of one activation buffer, as kernels.h lays them out."""
-        rows = self.buffers.max_rows * (self._top_k if routed else 1)
+    def act_bytes(self, kind: str, cols: int, routed: bool) -> tuple[int, int, int, int, int]:
+        """Bytes of q, wide, d, sums or sides, and dsums of one activation buffer, as kernels.h lays them out."""
+        rows = -(-self.buffers.max_rows * (self._top_k if routed else 1) // 4) * 4  # kernels read them by fours
         if kind == "bf16":  # whole tiles of 16 rows x 32 depths; the other arrays are not used
-            return -(-rows // 16) * -(-cols // 32) * TILE_BYTES, 0, 0, 0
-        block, per_sum = (32, 32) if kind == "q16_32" else (256, 16)
-        scales = 4 * rows * (cols // block)
-        return 2 * rows * cols, scales, 8 * rows * (cols // per_sum), scales
+            return -(-rows // 16) * -(-cols // 32) * TILE_BYTES, 0, 0, 0, 0
+        block, of_block = (32, 8) if kind == "q16_32" else (256, 96)  # bytes of a block's sums or sides
+        blocks = rows * (cols // block)
+        return 2 * rows * cols, 2 * rows * cols, 4 * blocks, of_block * blocks, 4 * blocks
 
     @property
     def scratch_bytes(self) -> int:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BACKEND", "REVISION", "CpuBackend", "CpuProgram", "select_variant"]
 
-REVISION = 1  # of the arithmetic: a change of any bit raises it
+REVISION = 2  # of the arithmetic: a change of any bit raises it
 _ROPE_STEP = 1024  # positions by which rotary tables grow
 
 
@@ -91,7 +91,7 @@ class CpuBackend(Backend):
         attention = [op for op in graph.ops if isinstance(op, ops.Attention)]
         shapes = {(op.n_heads // op.n_kv_heads, op.head_dim) for op in attention}
         tasks = (self.variant.attention_floats(*shape) for shape in shapes)
-        tiles = (256 << 10) + 1024 * options.max_batch_tokens if self._prompt(options) == "bf16" else 0
+        tiles = (512 << 10) + 2048 * options.max_batch_tokens if self._prompt(options) == "bf16" else 0
         per_worker = 4 * max(self.variant.rows_per_group * widest, *tasks, 0) + tiles
         parts = max((op.n_heads * (op.head_dim + 31) for op in attention), default=0)  # as plan.pyx
         shared = 4 * max(2**18, parts * (graph.context_length // 256 + 2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import gguf
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,12 @@ SCALES: dict[str, tuple[int, int | None]] = {
     "IQ4_NL": (0, None), "IQ4_XS": (0, None), "MXFP4": (0, None), "TQ1_0": (52, None), "TQ2_0": (64, None),
     "IQ3_XXS": (0, None), "IQ3_S": (0, None), "IQ2_XXS": (0, None), "IQ2_XS": (0, None), "IQ2_S": (0, None),
     "IQ1_S": (0, None), "IQ1_M": (48, None),
+}  # fmt: skip
+
+# Depths of a block of 256 that are summed as integers (rule R2); 32 where nothing is said.
+RUN = {
+    "Q2_K": 256, "Q3_K": 256, "Q4_K": 64, "Q6_K": 16, "IQ4_XS": 16, "IQ3_S": 128, "IQ1_S": 256, "IQ1_M": 256,
+    "TQ1_0": 256, "TQ2_0": 256,
 }  # fmt: skip
 
 # Formats whose integer weights count in a fraction of d.
@@ -149,6 +157,34 @@ def quantized(x: NDArray, block: int) -> tuple[NDArray, NDArray, NDArray]:
     return high, low, np.where(amax < F32(1e-33), F32(0), amax / F32(32384)).astype(F32)
 
 
+@dataclass(frozen=True)
+class Quantized:
+    """One row as kernels.h lays it out; ``sums`` and ``dsums`` of blocks of 32, ``sides`` of 256."""
+
+    q: NDArray
+    wide: NDArray
+    d: NDArray
+    sums: NDArray
+    dsums: NDArray
+    sides: NDArray
+
+
+def quantize(variant: kernels.Variant, x: NDArray, block: int) -> Quantized:
+    """A row quantized by the variant."""
+    n, blocks = len(x), len(x) // block
+    act = Quantized(
+        empty(2 * n, np.int8), empty(4 * n, np.int16), empty(blocks, F32),
+        empty(2 * blocks if block == 32 else 0, np.int32), empty(blocks if block == 32 else 0, F32),
+        empty(0 if block == 32 else 48 * blocks, np.int16),
+    )  # fmt: skip
+    if block == 32:
+        variant.quantize_32(x, act.q, act.wide, act.d, act.sums, act.dsums)
+    else:
+        variant.quantize_256(x, act.q, act.wide, act.d, act.sides)
+    wide = act.wide.reshape(-1, 4, 32)[:, 0].reshape(-1, 4)[:, [0, 2, 1, 3]]
+    return replace(act, wide=np.ascontiguousarray(wide).reshape(-1))
+
+
 def expected_linear(fmt: str, raw: NDArray, x: NDArray) -> NDArray:
     """(m, rows) by rules R1 (float formats) and R2, one step at a time."""
     rows, (m, cols) = len(raw), x.shape
@@ -164,11 +200,11 @@ def expected_linear(fmt: str, raw: NDArray, x: NDArray) -> NDArray:
     for b in range(cols // form.block_size):
         part = slice(b * form.block_size, (b + 1) * form.block_size)
         q = 254 * high + low_half
-        halves = ((high, F32(254) * da), (low_half, da)) if form.block_size == 256 else ((q, da),)
-        for half, unit in halves:
-            isum = half[:, part] @ codes[:, part].T
+        run = RUN.get(fmt, 32)
+        for k in range(part.start, part.stop, run):  # as many depths as int32 holds the sum of
+            isum = q[:, k : k + run] @ codes[:, k : k + run].T
             assert np.abs(isum).max() < 2**31
-            acc = fma(isum.astype(F32), d[None, :, b] * unit[:, b, None], acc)
+            acc = fma(isum.astype(F32), d[None, :, b] * da[:, b, None], acc)
         if SCALES[fmt][1] is None:
             continue
         if form.block_size == 32:  # + m * (da * activation sum), the second factor rounded

@@ -106,9 +106,14 @@ static void soft_cap(const float *a, float cap, int64_t n, float *out) {
 /* Su et al., "RoFormer", 2021: (a, b) -> (a cos - b sin, b cos + a sin); one product is rounded, the other enters by FMA. */
 static void rotate(float *x, int64_t n_heads, int64_t head_dim, int64_t n_dims, int neighbour, const float *cos,
                    const float *sin) {
-    int64_t half = n_dims / 2, step = neighbour ? 2 : 1, apart = neighbour ? 1 : half;
+    const int64_t half = n_dims / 2, whole = neighbour ? 0 : half / 16 * 16, step = neighbour ? 2 : 1, apart = neighbour ? 1 : half;
     for (int64_t head = 0; head < n_heads; head++, x += head_dim) {
-        for (int64_t i = 0; i < half; i++) {
+        for (int64_t i = 0; i < whole; i += 16) {
+            v16 a = v16_load(x + i), b = v16_load(x + half + i), c = v16_load(cos + i), s = v16_load(sin + i);
+            v16_store(x + i, v16_fma(a, c, v16_sub(v16_set1(-0.0f), v16_mul(b, s))));
+            v16_store(x + half + i, v16_fma(b, c, v16_mul(a, s)));
+        }
+        for (int64_t i = whole; i < half; i++) {
             float a = x[step * i], b = x[step * i + apart];
             x[step * i] = f_fma(a, cos[i], -(b * sin[i]));
             x[step * i + apart] = f_fma(b, cos[i], a * sin[i]);

@@ -15,7 +15,8 @@
 
 #include "../kernels.h"
 
-enum { TILE_BYTES = 1024, TILE_DEPTH = 32, TILE_PANEL = 256 }; /* depths unpacked at once: whole blocks of every format */
+enum { TILE_BYTES = 1024, TILE_DEPTH = 32, TILE_PANEL = 256, TILE_STRIDE = 8 };
+/* TILE_PANEL: depths unpacked at once, whole blocks of every format. TILE_STRIDE: steps between visits of the sums. */
 
 /* The compiler knows neither the memory behind these nor their order: all are volatile and clobber memory. */
 #define TILE_LOAD(T, P, STRIDE) \
@@ -110,38 +111,45 @@ static inline void tile_sums_store(float *to, int64_t down, int64_t across, int6
     TILE_STORE(3, to + down + across, 4 * stride);
 }
 
+/* Four sum tiles to the output; what lies beyond m rows or the groups is not the caller's. */
+static void tile_sums_out(float *to, int64_t out_stride, int64_t m, const int two_groups) {
+    if (m >= 32 && two_groups) {
+        tile_sums_store(to, 16 * out_stride, 16, out_stride);
+        return;
+    }
+    float whole[4 * 256];
+    tile_sums_store(whole, 512, 256, 16);
+    for (int64_t r = 0; r < 32 && r < m; r++)
+        for (int h = 0; h <= two_groups; h++) memcpy(to + r * out_stride + 16 * h, whole + r / 16 * 512 + 256 * h + r % 16 * 16, 64);
+}
+
+/* A few steps at a time for all groups, so that their left tiles stay in the first-level cache; the sums wait in the second. */
 static void tiles_multiply(const uint8_t *left, int64_t all_steps, int64_t first, int64_t steps, int64_t m, const uint8_t *right,
                            int64_t n_groups, float *sums, float *out, int64_t out_stride) {
-    const int64_t left_stride = all_steps * TILE_BYTES, right_stride = steps * TILE_BYTES;
+    const int64_t left_stride = all_steps * TILE_BYTES, right_stride = steps * TILE_BYTES, pairs = (n_groups + 1) / 2;
     left += first * TILE_BYTES;
-    for (int64_t i = 0; i < m; i += 32, left += 2 * left_stride) {
+    for (int64_t i = 0; i < m; i += 32, left += 2 * left_stride, sums += pairs * 4 * 256) {
         const int two_rows = m - i > 16;
-        for (int64_t g = 0; g < n_groups; g += 2, sums += 4 * 256) {
-            const int two_groups = n_groups - g > 1;
-            const uint8_t *w = right + g * right_stride;
-            if (first) {
-                tile_sums_load(sums, 512, 256, 16);
-            } else {
-                TILE_ZERO(0);
-                TILE_ZERO(1);
-                TILE_ZERO(2);
-                TILE_ZERO(3);
-            }
-            if (two_rows && two_groups) tile_steps(left, left_stride, w, right_stride, steps, 1, 1);
-            else if (two_rows) tile_steps(left, left_stride, w, right_stride, steps, 1, 0);
-            else if (two_groups) tile_steps(left, left_stride, w, right_stride, steps, 0, 1);
-            else tile_steps(left, left_stride, w, right_stride, steps, 0, 0);
-            float *to = out + i * out_stride + 16 * g;
-            if (first + steps < all_steps) {
-                tile_sums_store(sums, 512, 256, 16);
-            } else if (m - i >= 32 && two_groups) {
-                tile_sums_store(to, 16 * out_stride, 16, out_stride);
-            } else { /* what lies beyond the rows or groups is not the caller's */
-                float whole[4 * 256];
-                tile_sums_store(whole, 512, 256, 16);
-                for (int64_t r = 0; r < 32 && r < m - i; r++)
-                    for (int h = 0; h <= two_groups; h++)
-                        memcpy(to + r * out_stride + 16 * h, whole + r / 16 * 512 + 256 * h + r % 16 * 16, 64);
+        for (int64_t s = 0; s < steps; s += TILE_STRIDE) {
+            const int64_t n = steps - s < TILE_STRIDE ? steps - s : TILE_STRIDE;
+            for (int64_t g = 0; g < n_groups; g += 2) {
+                const int two_groups = n_groups - g > 1;
+                const uint8_t *a = left + s * TILE_BYTES, *w = right + g * right_stride + s * TILE_BYTES;
+                float *partial = sums + g / 2 * 4 * 256;
+                if (first + s) {
+                    tile_sums_load(partial, 512, 256, 16);
+                } else {
+                    TILE_ZERO(0);
+                    TILE_ZERO(1);
+                    TILE_ZERO(2);
+                    TILE_ZERO(3);
+                }
+                if (two_rows && two_groups) tile_steps(a, left_stride, w, right_stride, n, 1, 1);
+                else if (two_rows) tile_steps(a, left_stride, w, right_stride, n, 1, 0);
+                else if (two_groups) tile_steps(a, left_stride, w, right_stride, n, 0, 1);
+                else tile_steps(a, left_stride, w, right_stride, n, 0, 0);
+                if (first + s + n < all_steps) tile_sums_store(partial, 512, 256, 16);
+                else tile_sums_out(out + i * out_stride + 16 * g, out_stride, m - i, two_groups);
             }
         }
     }

@@ -87,6 +87,64 @@ TEMPLATE void block32_panel(const uint8_t *group, int64_t k0, int64_t k1, int co
     }
 }
 
+#ifdef RASE_WIDE_GROUPS
+/* Blocks to a panel of wide.h. */
+TEMPLATE void block32_wide(const uint8_t *block, int count, int code_bytes, int offset, int head, block32_codes weights,
+                           wide_panel *panel) {
+    int16_t *to = panel->weights;
+    for (int b = 0; b < count; b++, block += block32_bytes(code_bytes, head)) {
+        const uint8_t *codes = block + block32_head(head) * RASE_R;
+        rf_store(panel->d + b * RASE_R, block32_d(block, head));
+        rf_store(panel->minimum + b * RASE_R, block32_minimum(block, head));
+        UNROLL(v, 8) {
+            rb w = weights(codes, v);
+            rh even = rh_even_u8(w), odd = rh_odd_u8(w), less = rh_set1((int16_t)offset);
+            rh_store(to, offset ? rh_sub(even, less) : even);
+            rh_store(to + 2 * RASE_R, offset ? rh_sub(odd, less) : odd);
+            to += 4 * RASE_R;
+        }
+    }
+}
+
+/* Four rows of activations, from `row` on: sums (4, R). */
+TEMPLATE void block32_four(const uint8_t *group, int64_t cols, int code_bytes, int offset, int head, block32_codes weights,
+                           const rase_act *act, int64_t row, float *sums) {
+    const int64_t blocks = cols / 32;
+    const float *da = act->d + row * blocks, *dsums = act->dsums + row * blocks;
+    rf acc[4];
+    UNROLL(t, 4) acc[t] = rf_zero();
+    for (int64_t b = 0; b < blocks; b++, group += block32_bytes(code_bytes, head)) {
+        const uint8_t *codes = group + block32_head(head) * RASE_R;
+        const int16_t *a = wide_at(act, cols, row, 32 * b);
+        read_ahead(group, (int)(block32_bytes(code_bytes, head) + 63) / 64);
+        rf d = block32_d(group, head), minimum = block32_minimum(group, head);
+        rh less = rh_set1((int16_t)offset);
+        ri sum[8];
+        UNROLL(t, 8) sum[t] = ri_zero();
+        UNROLL(step, 8) {
+            const int v = (step & 1) * 4 + step / 2;
+            rb w = weights(codes, v);
+            rh even = rh_even_u8(w), odd = rh_odd_u8(w);
+            four_dots(sum, offset ? rh_sub(even, less) : even, offset ? rh_sub(odd, less) : odd, a + 4 * v);
+        }
+        UNROLL(t, 4) {
+            acc[t] = rf_fma(rf_from_ri(ri_add(sum[t], sum[4 + t])), rf_mul(d, rf_set1(da[t * blocks + b])), acc[t]);
+            if (head == BLOCK32_SCALE_MINIMUM) acc[t] = rf_fma(minimum, rf_set1(dsums[t * blocks + b]), acc[t]);
+        }
+    }
+    UNROLL(t, 4) rf_store(sums + t * RASE_R, acc[t]);
+}
+#define BLOCK32_WIDE(NAME, CODE_BYTES, OFFSET, HEAD, WEIGHTS)                                                         \
+    static void NAME##_four(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) {      \
+        block32_four(group, cols, (CODE_BYTES), (OFFSET), (HEAD), WEIGHTS, act, row, sums);                           \
+    }                                                                                                                 \
+    static void NAME##_wide(const uint8_t *blocks, int count, wide_panel *panel) {               \
+        block32_wide(blocks, count, (CODE_BYTES), (OFFSET), (HEAD), WEIGHTS, panel);             \
+    }
+#else
+#define BLOCK32_WIDE(NAME, CODE_BYTES, OFFSET, HEAD, WEIGHTS)
+#endif
+
 /* File block: halves, [4 bytes of fifth bits,] 16 bytes of nibbles: weight j low, weight j + 16 high. Nibbles are copied; the
  * fifth bits of a row, bit 4v + i for weight 4v + i, become bit v of byte i. */
 TEMPLATE void block32_pack(const uint8_t *src, size_t row_bytes, int rows, int64_t cols, uint8_t *group, int head,
@@ -136,6 +194,8 @@ TEMPLATE rb five_bits(const uint8_t *codes, int v) {
                               float *out, int64_t out_stride) {                                                          \
         block32_tile(group, cols, (CODE_BYTES), (MAX), (OFFSET), (HEAD), WEIGHTS, act, row, n, out, out_stride);  \
     }                                                                                                                    \
-    QUANTISED_FORMAT(NAME, ID, 32, RASE_ACT_Q16_32)
+    BLOCK32_WIDE(NAME, CODE_BYTES, OFFSET, HEAD, WEIGHTS)                                                                \
+    QUANTISED_FORMAT(NAME, ID, 32, RASE_ACT_Q16_32, 32, (HEAD) == BLOCK32_SCALE_MINIMUM,                                 \
+                     (size_t)((CODE_BYTES) + ((HEAD) == BLOCK32_EXPONENT ? 1 : 2 + 2 * (HEAD))) * RASE_R)
 
 #endif

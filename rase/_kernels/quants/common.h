@@ -81,17 +81,11 @@ TEMPLATE rf join_exact(rf acc, ri high, ri low, rf d, float da) {
     return rf_fma(rf_from_ri(sum), rf_mul(d, rf_set1(da)), acc);
 }
 
-/* The same where it does not fit: the exact sums of both halves enter one after the other. */
-TEMPLATE rf join_halves(rf acc, ri high, ri low, rf d, float da) {
-    acc = rf_fma(rf_from_ri(high), rf_mul(d, rf_set1(RASE_HALF * da)), acc);
-    return rf_fma(rf_from_ri(low), rf_mul(d, rf_set1(da)), acc);
-}
-
 /* Lines of the weights that lie ahead, from memory to the second-level cache and from there to the first. Decode reads every byte
  * once: on Intel's server cores the fetching ahead in hardware alone leaves a third of the bandwidth unused (19 of 30 GB/s on two
- * cores; with both 25), since the few line buffers of the first level wait for memory itself. On Zen 4 neither helps nor harms.
+ * cores; with both 28), since the few line buffers of the first level wait for memory itself. On Zen 4 neither helps nor harms.
  * `p` is where the stream is now, `lines` how many to fetch; what lies beyond the matrix is fetched in vain, which is harmless. */
-enum { AHEAD_FAR = 4608, AHEAD_NEAR = 1152 };
+enum { AHEAD_FAR = 5760, AHEAD_NEAR = 2880 };
 TEMPLATE void read_ahead(const uint8_t *p, const int lines) {
     UNROLL(l, lines) {
         __builtin_prefetch(p + AHEAD_FAR + 64 * l, 0, 2);
@@ -102,26 +96,51 @@ TEMPLATE void read_ahead(const uint8_t *p, const int lines) {
 /* Activation rows per pass over a group: few, so that the sums of both their halves stay in registers. */
 enum { DOT_TILE = RASE_DOT_TILE };
 #if RASE_DOT_TILE == 4
-#define DOT_ROWS_4(TILE) DOT_ROWS(TILE, 4) DOT_ROWS(TILE, 2)
+#define DOT_ROWS_MORE(TILE) DOT_ROWS(TILE, 4) DOT_ROWS(TILE, 2)
 #elif RASE_DOT_TILE == 2
-#define DOT_ROWS_4(TILE) DOT_ROWS(TILE, 2)
+#define DOT_ROWS_MORE(TILE) DOT_ROWS(TILE, 2)
 #else
-#define DOT_ROWS_4(TILE)
+#define DOT_ROWS_MORE(TILE)
 #endif
 #define DOT_ROWS(TILE, N) \
     for (; i + (N) <= m1; i += (N)) TILE(group, cols, act, i, (N), out + i * out_stride, out_stride);
 
-/* `dot` from NAME_tile(group, cols, act, first row, constant row count, out, out_stride): a group stays in the cache while
- * all activation rows pass. `row` from NAME_panel: a row costs R times its share, which a gather of embeddings never feels. */
-#define QUANTISED_FORMAT(NAME, ID, BLOCK, ACT) QUANTISED_FORMAT_DOT(NAME, ID, BLOCK, ACT, NAME##_rows)
-#define QUANTISED_FORMAT_DOT(NAME, ID, BLOCK, ACT, DOT)                                                              \
-    static void NAME##_rows(const uint8_t *group, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0,    \
-                           int64_t m1, float *out, int64_t out_stride) {                                             \
-        for (int64_t g = 0; g < n_groups; g++, group += NAME##_group_bytes(cols), out += RASE_R) {                   \
-            int64_t i = m0;                                                                                          \
-            DOT_ROWS_4(NAME##_tile) DOT_ROWS(NAME##_tile, 1)                                                         \
-        }                                                                                                            \
-    }                                                                                                                \
+/* `dot` of one or two activation rows: NAME_tile(group, cols, act, first row, constant row count, out, out_stride); a group stays
+ * in the cache while they pass. More rows go the way of wide.h: four at a time by NAME_four(group, cols, act, first row, sums), or
+ * many by NAME_wide(blocks, count, panel). `row` from NAME_panel: a row costs R times its share, which a gather of embeddings never
+ * feels. */
+#ifdef RASE_WIDE_GROUPS
+#include "wide.h"
+#define DOT_MANY(NAME, ...)                                                                                               \
+    if (m1 - m0 >= WIDE_ROWS) {                                                                                           \
+        const wide_kind kind = {__VA_ARGS__};                                                                             \
+        wide_dot(group, n_groups, NAME##_group_bytes(cols), &kind, NAME##_wide, cols, act, m0, m1, out, out_stride);      \
+        return;                                                                                                           \
+    }
+#define DOT_SOME(NAME)                                                                                                    \
+    if (m1 - m0 >= RASE_WIDE_FROM) {                                                                                             \
+        for (int64_t i = m0 / 4 * 4; i < m1; i += 4) {                                                                    \
+            float sums[4 * RASE_R] __attribute__((aligned(64)));                                                          \
+            NAME##_four(group, cols, act, i, sums);                                                                       \
+            for (int64_t t = i < m0 ? m0 - i : 0; t < 4 && i + t < m1; t++)                                               \
+                rf_store(out + (i + t) * out_stride, rf_load(sums + t * RASE_R));                                         \
+        }                                                                                                                 \
+        continue;                                                                                                         \
+    }
+#else
+#define DOT_MANY(NAME, ...)
+#define DOT_SOME(NAME)
+#endif
+#define QUANTISED_FORMAT(NAME, ID, BLOCK, ACT, RUN, MINIMUM, BYTES)                                                                       \
+    static void NAME##_dot(const uint8_t *group, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0,        \
+                           int64_t m1, float *out, int64_t out_stride) {                                                 \
+        DOT_MANY(NAME, BLOCK, RUN, MINIMUM, BYTES)                                                                                   \
+        for (int64_t g = 0; g < n_groups; g++, group += NAME##_group_bytes(cols), out += RASE_R) {                       \
+            DOT_SOME(NAME)                                                                                               \
+            int64_t i = m0;                                                                                              \
+            DOT_ROWS_MORE(NAME##_tile) DOT_ROWS(NAME##_tile, 1)                                                          \
+        }                                                                                                                \
+    }                                                                                                                    \
     static void NAME##_row(const uint8_t *group, int lane, int64_t cols, float *out) {                               \
         float block[(BLOCK) * RASE_R];                                                                               \
         for (int64_t k = 0; k < cols; k += (BLOCK)) {                                                                \
@@ -130,6 +149,6 @@ enum { DOT_TILE = RASE_DOT_TILE };
         }                                                                                                            \
     }                                                                                                                \
     static const rase_format NAME##_format = {(ID),          (BLOCK),    (ACT),        NAME##_group_bytes,           \
-                                              NAME##_pack,   NAME##_row, NAME##_panel, DOT};
+                                              NAME##_pack,   NAME##_row, NAME##_panel, NAME##_dot};
 
 #endif

@@ -20,7 +20,7 @@ TEMPLATE rb iq1_m_codes(const uint8_t *block, int h, int i, int v) {
     rb above = rb_and(rb_lane_sign(g < 7 ? rb_lane_shl(word, 28 - 4 * g) : word), rb_set1(2));
     return rb_or(move_bits(entry, 4 * (v & 1), 3, 0x18), above);
 }
-static const block256 iq1_m = {54, 16, 18, 9, 0, iq1_m_scales, NULL, iq1_m_codes, 3, 1};
+static const block256 iq1_m = {54, 16, 18, 9, 0, iq1_m_scales, NULL, iq1_m_codes, 3, 256, 1};
 
 /* File block: low bytes of the indices[32]; nibbles[16], whose uppermost bit means below; four 16-bit words of four scales
  * each, whose upper nibbles are d. */

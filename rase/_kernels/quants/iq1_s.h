@@ -23,7 +23,7 @@ TEMPLATE rb iq1_s_codes(const uint8_t *block, int h, int i, int v) {
     rb above = rb_and(rb_lane_sign(i & 1 ? word : rb_lane_shl(word, 16)), rb_set1(2));
     return rb_or(move_bits(entry, 4 * (v & 1), 3, 0x18), above);
 }
-static const block256 iq1_s = {48, 32, 18, 9, 0, iq1_s_scales, NULL, iq1_s_codes, 3, 1};
+static const block256 iq1_s = {48, 32, 18, 9, 0, iq1_s_scales, NULL, iq1_s_codes, 3, 256, 1};
 
 /* File block: d, low bytes of the indices[32], words[8] of 16 bits whose uppermost means below. */
 static int iq1_s_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

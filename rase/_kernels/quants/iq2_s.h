@@ -16,7 +16,7 @@ TEMPLATE rb iq2_s_codes(const uint8_t *block, int h, int i, int v) {
     rb high = move_lane_bits(rb_from_u16(block + 18 * VECTOR + h * 2 * RASE_R), 2 * g, 8, 0x300);
     return iq2_codes(rb_grid(iq2_s_grid, rb_or(low, high)), v, sign_bits(block + (10 + 2 * h) * VECTOR, v & 1, g, 2));
 }
-static const block256 iq2_s = {80, 16, 86, 43, 0, iq2_s_scales, NULL, iq2_s_codes, 3, 1};
+static const block256 iq2_s = {80, 16, 86, 43, 0, iq2_s_scales, NULL, iq2_s_codes, 3, 32, 1};
 
 /* File block: d, low bytes of the indices[32], signs[32], upper pairs[8], scales[8]. */
 static int iq2_s_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

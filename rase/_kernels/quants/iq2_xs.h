@@ -17,7 +17,7 @@ TEMPLATE rb iq2_xs_codes(const uint8_t *block, int h, int i, int v) {
     rb ninth = move_lane_bits(rb_load(z + VECTOR), 24 + bit, 8, 256);
     return iq2_codes(rb_grid(iq2_xs_grid, rb_or(low, ninth)), v, even_sign_bits(z, v & 1, bit, 2));
 }
-static const block256 iq2_xs = {72, 16, 86, 43, 0, iq2_xs_scales, NULL, iq2_xs_codes, 3, 1};
+static const block256 iq2_xs = {72, 16, 86, 43, 0, iq2_xs_scales, NULL, iq2_xs_codes, 3, 32, 1};
 
 /* File block: d; 16-bit words of an index (9 bits) and signs (7)[32]; scales[8]. */
 static int iq2_xs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

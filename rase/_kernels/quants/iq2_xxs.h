@@ -20,7 +20,7 @@ TEMPLATE rb iq2_xxs_codes(const uint8_t *block, int h, int i, int v) {
     const uint8_t *z = block + (8 + 2 * (2 * h + i / 2)) * VECTOR;
     return iq2_codes(entry, v, even_sign_bits(z, v & 1, 4 * (i & 1) + v / 2, 2));
 }
-static const block256 iq2_xxs = {64, 32, 86, 43, 0, iq2_xxs_scales, NULL, iq2_xxs_codes, 3, 1};
+static const block256 iq2_xxs = {64, 32, 86, 43, 0, iq2_xxs_scales, NULL, iq2_xxs_codes, 3, 32, 1};
 
 /* File block: d; per 32 weights indices[4], then 32 bits of four 7-bit signs and the scale. */
 static int iq2_xxs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

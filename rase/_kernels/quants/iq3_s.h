@@ -18,7 +18,7 @@ TEMPLATE rb iq3_s_codes(const uint8_t *block, int h, int i, int v) {
     rb entry = rb_grid(iq3_s_grid, rb_or(low, ninth));
     return rb_lookup(iq3_s_values, rb_or(entry, sign_bits(z, v & 1, 4 * (i & 1) + v / 2, 3)));
 }
-static const block256 iq3_s = {108, 32, 30, 15, 0, iq3_s_scales, NULL, iq3_s_codes, 0, 1};
+static const block256 iq3_s = {108, 32, 30, 15, 0, iq3_s_scales, NULL, iq3_s_codes, 0, 128, 1};
 
 /* File block: d, low bytes of the indices[64], ninth bits[8], signs[32], scales[4]. */
 static int iq3_s_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -23,7 +23,7 @@ TEMPLATE rb iq3_xxs_codes(const uint8_t *block, int h, int i, int v) {
     const uint8_t *z = block + (16 + 2 * (2 * h + i / 2)) * VECTOR;
     return rb_lookup(iq3_xxs_values, rb_or(entry, even_sign_bits(z, v & 1, 4 * (i & 1) + v / 2, 3)));
 }
-static const block256 iq3_xxs = {96, 32, 124, 62, 0, iq3_xxs_scales, NULL, iq3_xxs_codes, 2, 1};
+static const block256 iq3_xxs = {96, 32, 124, 62, 0, iq3_xxs_scales, NULL, iq3_xxs_codes, 2, 32, 1};
 
 /* File block: d, indices[64]; per 32 weights 32 bits of four 7-bit signs and the scale. */
 static int iq3_xxs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -53,6 +53,40 @@ TEMPLATE void q8_0_tile(const uint8_t *group, int64_t cols, const rase_act *act,
     UNROLL(t, n) rf_store(out + t * out_stride, acc[t]);
 }
 
-QUANTISED_FORMAT(q8_0, 8, 32, RASE_ACT_Q16_32)
+#ifdef RASE_WIDE_GROUPS
+static void q8_0_wide(const uint8_t *block, int count, wide_panel *panel) {
+    int16_t *to = panel->weights;
+    for (int b = 0; b < count; b++, block += 34 * RASE_R) {
+        rf_store(panel->d + b * RASE_R, rf_from_f16((const uint16_t *)block));
+        UNROLL(v, 8) {
+            rb w = rb_load(block + 2 * RASE_R + v * VECTOR);
+            rh_store(to, rh_even_i8(w));
+            rh_store(to + 2 * RASE_R, rh_odd_i8(w));
+            to += 4 * RASE_R;
+        }
+    }
+}
+static void q8_0_four(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) {
+    const int64_t blocks = cols / 32;
+    const float *da = act->d + row * blocks;
+    rf acc[4];
+    UNROLL(t, 4) acc[t] = rf_zero();
+    for (int64_t b = 0; b < blocks; b++, group += 34 * RASE_R) {
+        const int16_t *a = wide_at(act, cols, row, 32 * b);
+        read_ahead(group, (34 * RASE_R + 63) / 64);
+        rf d = rf_from_f16((const uint16_t *)group);
+        ri sum[8];
+        UNROLL(t, 8) sum[t] = ri_zero();
+        UNROLL(v, 8) {
+            rb w = rb_load(group + 2 * RASE_R + v * VECTOR);
+            four_dots(sum, rh_even_i8(w), rh_odd_i8(w), a + 4 * v);
+        }
+        UNROLL(t, 4) acc[t] = rf_fma(rf_from_ri(ri_add(sum[t], sum[4 + t])), rf_mul(d, rf_set1(da[t * blocks + b])), acc[t]);
+    }
+    UNROLL(t, 4) rf_store(sums + t * RASE_R, acc[t]);
+}
+#endif
+
+QUANTISED_FORMAT(q8_0, 8, 32, RASE_ACT_Q16_32, 32, 0, 34 * RASE_R)
 
 #endif

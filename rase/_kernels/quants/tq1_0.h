@@ -44,17 +44,17 @@ TEMPLATE void tq1_0_tile(const uint8_t *group, int64_t cols, const rase_act *act
     const int64_t blocks = cols / 256;
     const int8_t *q = act->q + 2 * row * cols;
     const float *da = act->d + row * blocks;
-    const int32_t *sums = act->sums + 2 * row * blocks * 16;
+    const int16_t *sides = act->sides + row * blocks * RASE_SIDES;
     rf acc[DOT_TILE];
     UNROLL(t, n) acc[t] = rf_zero();
-    for (int64_t b = 0; b < blocks; b++, group += TQ1_0_BYTES * RASE_R, sums += 16) {
+    for (int64_t b = 0; b < blocks; b++, group += TQ1_0_BYTES * RASE_R, sides += RASE_SIDES) {
         read_ahead(group, (TQ1_0_BYTES * RASE_R + 63) / 64);
         rf d = rf_from_f16((const uint16_t *)group);
         ri start[2 * DOT_TILE];
         rp dot[2 * DOT_TILE]; /* 64 calls with codes of at most 2: RP_CALLS(2) is never less */
-        UNROLL(t, 2 * n) {
+            UNROLL(t, 2 * n) { /* the offset of both halves in the start of the low one, which is added to 254 times the high one */
             int32_t all = 0;
-            for (int g = 0; g < 16; g++) all += sums[t * blocks * 16 + g];
+            for (int g = 16; t % 2 && g < 24; g++) all += side_sum(sides + t / 2 * blocks * RASE_SIDES, 2 * (g - 16), 32);
             start[t] = ri_set1(-all);
             dot[t] = rp_begin(start[t]);
         }
@@ -67,7 +67,7 @@ TEMPLATE void tq1_0_tile(const uint8_t *group, int64_t cols, const rase_act *act
         q += 16;
         UNROLL(t, n) {
             ri high = rp_end(dot[2 * t], start[2 * t]), low = rp_end(dot[2 * t + 1], start[2 * t + 1]);
-            acc[t] = join_halves(acc[t], high, low, d, da[t * blocks + b]);
+            acc[t] = join_exact(acc[t], high, low, d, da[t * blocks + b]);
         }
     }
     UNROLL(t, n) rf_store(out + t * out_stride, acc[t]);
@@ -99,6 +99,44 @@ static void tq1_0_pack(const uint8_t *src, size_t row_bytes, int rows, int64_t c
     }
 }
 
-QUANTISED_FORMAT(tq1_0, 34, 256, RASE_ACT_Q16_256)
+#ifdef RASE_WIDE_GROUPS
+static void tq1_0_wide(const uint8_t *block, int count, wide_panel *panel) {
+    int16_t *to = panel->weights;
+    (void)count;
+    rf_store(panel->d, rf_from_f16((const uint16_t *)block));
+    for (int w = 0; w < TQ1_0_VECTORS; w++) {
+        rb x = rb_load(block + 2 * RASE_R + w * VECTOR);
+        for (int k = 0; k < (w + 1 < TQ1_0_VECTORS ? 5 : 4); k++, x = tq1_0_next(x)) {
+            rb trits = rb_trits(x);
+            rh_store(to, rh_sub(rh_even_u8(trits), rh_set1(1)));
+            rh_store(to + 2 * RASE_R, rh_sub(rh_odd_u8(trits), rh_set1(1)));
+            to += 4 * RASE_R;
+        }
+    }
+}
+static void tq1_0_four(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) {
+    const int64_t blocks = cols / 256;
+    const float *da = act->d + row * blocks;
+    rf acc[4];
+    UNROLL(t, 4) acc[t] = rf_zero();
+    for (int64_t b = 0; b < blocks; b++, group += TQ1_0_BYTES * RASE_R) {
+        rf d = rf_from_f16((const uint16_t *)group);
+        rb x = rb_lanes(0);
+        ri sum[8];
+        UNROLL(t, 8) sum[t] = ri_zero();
+        read_ahead(group, (TQ1_0_BYTES * RASE_R + 63) / 64);
+        for (int k = 0; k < 64; k++, x = tq1_0_next(x)) { /* five vectors of a lane's bytes, the last time four */
+            if (k % 5 == 0) x = rb_load(group + 2 * RASE_R + k / 5 * VECTOR);
+            rb trits = rb_trits(x);
+            four_dots(sum, rh_sub(rh_even_u8(trits), rh_set1(1)), rh_sub(rh_odd_u8(trits), rh_set1(1)),
+                      wide_at(act, cols, row, 256 * b + 4 * k) + 4 * k % RASE_WIDE_COLS);
+        }
+        UNROLL(t, 4) acc[t] = rf_fma(rf_from_ri(ri_add(sum[t], sum[4 + t])), rf_mul(d, rf_set1(da[t * blocks + b])), acc[t]);
+    }
+    UNROLL(t, 4) rf_store(sums + t * RASE_R, acc[t]);
+}
+#endif
+
+QUANTISED_FORMAT(tq1_0, 34, 256, RASE_ACT_Q16_256, 256, 0, TQ1_0_BYTES * RASE_R)
 
 #endif

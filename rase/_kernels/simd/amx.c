@@ -1,4 +1,4 @@
-/* AVX-512 with tiles: the AVX-512 kernels, K-quants times many rows in int8 tiles, prompt tokens in bf16 tiles. */
+/* AVX-512 with tiles: the AVX-512 kernels, and prompt tokens in bf16 tiles. */
 #define RASE_TILES 1
 #include "avx512.h"
 

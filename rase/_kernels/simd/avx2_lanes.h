@@ -13,7 +13,8 @@
 #define RASE_R 8
 #define RASE_TILE_ROWS 4
 #define RASE_GEMM_ROWS 12
-#define RASE_DOT_TILE 4
+#define RASE_DOT_TILE 2
+#define RASE_WIDE_GROUPS 2
 #define RASE_BYTE_SHIFTS 0
 
 static inline float f_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
@@ -46,6 +47,11 @@ static inline v16 v16_abs(v16 x) {
     __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
     return V16(_mm256_and_ps(x.a, mask), _mm256_and_ps(x.b, mask));
 }
+static inline v16 v16_zero_below(v16 x, float bound, v16 y) {
+    __m256 least = _mm256_set1_ps(bound);
+    return V16(_mm256_andnot_ps(_mm256_cmp_ps(x.a, least, _CMP_LT_OQ), y.a),
+               _mm256_andnot_ps(_mm256_cmp_ps(x.b, least, _CMP_LT_OQ), y.b));
+}
 static inline v16 v16_keep_nan(v16 x, v16 y) {
     return V16(_mm256_blendv_ps(y.a, x.a, _mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q)),
                _mm256_blendv_ps(y.b, x.b, _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q)));
@@ -60,6 +66,11 @@ static inline v16 v16_from_f16(const uint16_t *p) {
 static inline void v16_to_f16(uint16_t *p, v16 x) {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+}
+static inline void v16_to_wide(int16_t *p, v16 x) {
+    __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
+    words = _mm256_permute4x64_epi64(words, 0xd8);
+    _mm256_storeu_si256((__m256i *)p, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8));
 }
 static inline void v16_to_i8(int8_t *p, v16 x) {
     __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
@@ -181,19 +192,27 @@ static inline __m256i avx2_spread_signed(__m256i x, int b0, int b1) {
 typedef __m256i rh;
 static inline rh rh_pair_u8(rb x, int p) { return avx2_spread(x, 2 * p, 2 * p + 1); }
 static inline rh rh_pair_i8(rb x, int p) { return avx2_spread_signed(x, 2 * p, 2 * p + 1); }
+static inline rh rh_side(rb x, int i) {
+    __m256i byte = ri_byte_u8(x, i);
+    return _mm256_or_si256(byte, _mm256_slli_epi32(byte, 23));
+}
 static inline __m256i avx2_two(const int16_t *a) {
     int32_t two;
     memcpy(&two, a, 4);
     return _mm256_set1_epi32(two);
 }
-static inline void narrow_sums_16(const int32_t *sums, int16_t *out) {
-    __m256i a = _mm256_loadu_si256((const __m256i *)sums), b = _mm256_loadu_si256((const __m256i *)(sums + 8));
-    _mm256_storeu_si256((__m256i *)out, _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8));
-}
-static inline void narrow_sums_32(const int32_t *sums, int16_t *out) {
-    __m256i a = _mm256_loadu_si256((const __m256i *)sums), b = _mm256_loadu_si256((const __m256i *)(sums + 8));
-    __m256i pairs = _mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xd8);
-    _mm_storeu_si128((__m128i *)out, _mm_packs_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
-}
+/* Rows of int16 pairs in a panel (quants/wide.h). */
+static inline rh rh_load(const int16_t *p) { return _mm256_load_si256((const __m256i *)p); }
+static inline void rh_store(int16_t *p, rh x) { _mm256_store_si256((__m256i *)p, x); }
+/* Bytes 0 and 2, and 1 and 3, of every lane: the order of rase_act's `wide`. */
+static inline rh rh_even_u8(rb x) { return _mm256_and_si256(x, _mm256_set1_epi16(255)); }
+static inline rh rh_odd_u8(rb x) { return _mm256_srli_epi16(x, 8); }
+static inline rh rh_even_i8(rb x) { return _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8); }
+static inline rh rh_odd_i8(rb x) { return _mm256_srai_epi16(x, 8); }
+static inline rh rh_mul(rh x, rh y) { return _mm256_mullo_epi16(x, y); }
+static inline rh rh_sub(rh x, rh y) { return _mm256_sub_epi16(x, y); }
+static inline rh rh_set1(int16_t x) { return _mm256_set1_epi16(x); }
+static inline rh rh_twice_u8(rb x, int i) { return avx2_spread(x, i, i); }
+static inline rh rh_twice_i8(rb x, int i) { return avx2_spread_signed(x, i, i); }
 
 #endif

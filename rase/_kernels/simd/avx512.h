@@ -12,7 +12,8 @@
 #define RASE_R 16
 #define RASE_TILE_ROWS 8
 #define RASE_GEMM_ROWS 24
-#define RASE_DOT_TILE 4
+#define RASE_DOT_TILE 2
+#define RASE_WIDE_GROUPS 3
 #define RASE_BYTE_SHIFTS 0
 
 static inline float f_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
@@ -33,6 +34,9 @@ static inline v16 v16_fma(v16 x, v16 y, v16 z) { return _mm512_fmadd_ps(x, y, z)
 static inline v16 v16_max(v16 x, v16 y) { return _mm512_max_ps(x, y); }
 static inline v16 v16_min(v16 x, v16 y) { return _mm512_min_ps(x, y); }
 static inline v16 v16_abs(v16 x) { return _mm512_abs_ps(x); }
+static inline v16 v16_zero_below(v16 x, float bound, v16 y) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(bound), _CMP_NLT_UQ), y);
+}
 static inline v16 v16_keep_nan(v16 x, v16 y) { return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x); }
 static inline v16 v16_pow2_magic(v16 x) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(127)), 23));
@@ -42,6 +46,10 @@ static inline v16 v16_ldexp(v16 x, v16 n) { return _mm512_scalef_ps(x, n); }
 static inline v16 v16_from_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 static inline void v16_to_f16(uint16_t *p, v16 x) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+static inline void v16_to_wide(int16_t *p, v16 x) {
+    __m256i words = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x));
+    _mm256_storeu_si256((__m256i *)p, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8));
 }
 static inline void v16_to_i8(int8_t *p, v16 x) {
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
@@ -167,17 +175,56 @@ static inline __m512i avx512_pair(rb x, int p) {
 }
 static inline rh rh_pair_u8(rb x, int p) { return _mm512_srli_epi16(avx512_pair(x, p), 8); }
 static inline rh rh_pair_i8(rb x, int p) { return _mm512_srai_epi16(avx512_pair(x, p), 8); }
+static inline rh rh_side(rb x, int i) {
+    __m512i byte = ri_byte_u8(x, i);
+    return _mm512_or_si512(byte, _mm512_slli_epi32(byte, 23));
+}
 static inline ri ri_dot_rh(ri acc, rh w, const int16_t *a) {
     int32_t two;
     memcpy(&two, a, 4);
     return _mm512_dpwssd_epi32(acc, w, _mm512_set1_epi32(two));
 }
-static inline void narrow_sums_16(const int32_t *sums, int16_t *out) {
-    _mm256_storeu_si256((__m256i *)out, _mm512_cvtepi32_epi16(_mm512_loadu_si512(sums)));
+/* Rows of int16 pairs in a panel (quants/wide.h). */
+static inline rh rh_load(const int16_t *p) { return _mm512_load_si512(p); }
+static inline void rh_store(int16_t *p, rh x) { _mm512_store_si512(p, x); }
+/* Bytes 0 and 2, and 1 and 3, of every lane: the order of rase_act's `wide`. */
+static inline rh rh_even_u8(rb x) { return _mm512_and_si512(x, _mm512_set1_epi16(255)); }
+static inline rh rh_odd_u8(rb x) { return _mm512_srli_epi16(x, 8); }
+static inline rh rh_even_i8(rb x) { return _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8); }
+static inline rh rh_odd_i8(rb x) { return _mm512_srai_epi16(x, 8); }
+static inline rh rh_mul(rh x, rh y) { return _mm512_mullo_epi16(x, y); }
+static inline rh rh_sub(rh x, rh y) { return _mm512_sub_epi16(x, y); }
+static inline rh rh_set1(int16_t x) { return _mm512_set1_epi16(x); }
+static inline rh rh_twice_u8(rb x, int i) { return _mm512_mullo_epi32(ri_byte_u8(x, i), _mm512_set1_epi32(0x10001)); }
+static inline rh rh_twice_i8(rb x, int i) {
+    __m512i low = _mm512_and_si512(ri_byte_i8(x, i), _mm512_set1_epi32(0xffff));
+    return _mm512_or_si512(low, _mm512_slli_epi32(low, 16));
 }
-static inline void narrow_sums_32(const int32_t *sums, int16_t *out) {
-    __m512i x = _mm512_loadu_si512(sums);
-    _mm_storeu_si128((__m128i *)out, _mm512_cvtepi64_epi16(_mm512_add_epi32(x, _mm512_srli_epi64(x, 32))));
+
+/* wide.h's innermost loop, whose sums the compiler would move about: 8 pairs of depths, four rows (64 bytes apart) in zmm27-30. */
+#define WIDE_ROWS_OF(P)                                                                                                \
+    "vpbroadcastd 4*" #P "(%[a]), %%zmm27\n\tvpbroadcastd 4*" #P "+64(%[a]), %%zmm28\n\t"                          \
+    "vpbroadcastd 4*" #P "+128(%[a]), %%zmm29\n\tvpbroadcastd 4*" #P "+192(%[a]), %%zmm30\n\t"
+#define WIDE_DOTS(W, P, S0, S1, S2, S3)                                                                                \
+    "vmovdqa64 64*" #P "(%[" #W "]), %%zmm31\n\t"                                                                    \
+    "vpdpwssd %%zmm27, %%zmm31, %[" #S0 "]\n\tvpdpwssd %%zmm28, %%zmm31, %[" #S1 "]\n\t"                           \
+    "vpdpwssd %%zmm29, %%zmm31, %[" #S2 "]\n\tvpdpwssd %%zmm30, %%zmm31, %[" #S3 "]\n\t"
+#define WIDE_1(P) WIDE_ROWS_OF(P) WIDE_DOTS(w0, P, s0, s1, s2, s3)
+#define WIDE_2(P) WIDE_1(P) WIDE_DOTS(w1, P, s4, s5, s6, s7)
+#define WIDE_3(P) WIDE_2(P) WIDE_DOTS(w2, P, s8, s9, s10, s11)
+#define WIDE_PAIRS(DOTS) DOTS(0) DOTS(1) DOTS(2) DOTS(3) DOTS(4) DOTS(5) DOTS(6) DOTS(7)
+#define WIDE_SUMS_1 [s0] "+v"(sum[0]), [s1] "+v"(sum[1]), [s2] "+v"(sum[2]), [s3] "+v"(sum[3])
+#define WIDE_SUMS_2 WIDE_SUMS_1, [s4] "+v"(sum[4]), [s5] "+v"(sum[5]), [s6] "+v"(sum[6]), [s7] "+v"(sum[7])
+#define WIDE_SUMS_3 WIDE_SUMS_2, [s8] "+v"(sum[8]), [s9] "+v"(sum[9]), [s10] "+v"(sum[10]), [s11] "+v"(sum[11])
+#define WIDE_CLOBBERS "xmm27", "xmm28", "xmm29", "xmm30", "xmm31", "memory"
+#define RASE_WIDE_STEP 1
+static inline __attribute__((always_inline)) void wide_step(ri *sum, const int g, const int16_t *const *w, const int16_t *a) {
+    if (g == 3)
+        __asm__(WIDE_PAIRS(WIDE_3) : WIDE_SUMS_3 : [w0] "r"(w[0]), [w1] "r"(w[1]), [w2] "r"(w[2]), [a] "r"(a) : WIDE_CLOBBERS);
+    else if (g == 2)
+        __asm__(WIDE_PAIRS(WIDE_2) : WIDE_SUMS_2 : [w0] "r"(w[0]), [w1] "r"(w[1]), [a] "r"(a) : WIDE_CLOBBERS);
+    else
+        __asm__(WIDE_PAIRS(WIDE_1) : WIDE_SUMS_1 : [w0] "r"(w[0]), [a] "r"(a) : WIDE_CLOBBERS);
 }
 
 #endif

@@ -24,6 +24,9 @@ typedef struct { f4 a, b, c, d; } v16; /* lanes 0-3, 4-7, 8-11, 12-15 */
 static inline f4 neon_max(f4 a, f4 b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 static inline f4 neon_min(f4 a, f4 b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 static inline f4 neon_keep_nan(f4 x, f4 y) { return vbslq_f32(vceqq_f32(x, x), y, x); }
+static inline f4 neon_zero_below(f4 x, f4 least, f4 y) {
+    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(y), vcltq_f32(x, least)));
+}
 static inline f4 neon_pow2_magic(f4 x) {
     return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vreinterpretq_s32_f32(x), vdupq_n_s32(127)), 23));
 }
@@ -54,6 +57,11 @@ static inline v16 v16_fma(v16 x, v16 y, v16 z) {
 static inline v16 v16_max(v16 x, v16 y) { return V16_OF2(neon_max, x, y); }
 static inline v16 v16_min(v16 x, v16 y) { return V16_OF2(neon_min, x, y); }
 static inline v16 v16_abs(v16 x) { return V16_OF1(vabsq_f32, x); }
+static inline v16 v16_zero_below(v16 x, float bound, v16 y) {
+    f4 least = vdupq_n_f32(bound);
+    return (v16){neon_zero_below(x.a, least, y.a), neon_zero_below(x.b, least, y.b), neon_zero_below(x.c, least, y.c),
+                 neon_zero_below(x.d, least, y.d)};
+}
 static inline v16 v16_keep_nan(v16 x, v16 y) { return V16_OF2(neon_keep_nan, x, y); }
 static inline v16 v16_pow2_magic(v16 x) { return V16_OF1(neon_pow2_magic, x); }
 static inline f4 neon_from_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
@@ -64,6 +72,12 @@ static inline v16 v16_from_f16(const uint16_t *p) {
 static inline void v16_to_f16(uint16_t *p, v16 x) {
     neon_to_f16(p, x.a), neon_to_f16(p + 4, x.b), neon_to_f16(p + 8, x.c), neon_to_f16(p + 12, x.d);
 }
+static inline int16x8_t neon_to_wide(f4 a, f4 b) { /* of each four 0, 2, 1, 3 */
+    int16x8_t words = vcombine_s16(vmovn_s32(vcvtnq_s32_f32(a)), vmovn_s32(vcvtnq_s32_f32(b)));
+    uint8x16_t from = vcombine_u8(vcreate_u8(0x0706030205040100u), vcreate_u8(0x0f0e0b0a0d0c0908u));
+    return vreinterpretq_s16_u8(vqtbl1q_u8(vreinterpretq_u8_s16(words), from));
+}
+static inline void v16_to_wide(int16_t *p, v16 x) { vst1q_s16(p, neon_to_wide(x.a, x.b)), vst1q_s16(p + 8, neon_to_wide(x.c, x.d)); }
 static inline int8x8_t neon_to_i8(f4 a, f4 b) {
     return vmovn_s16(vcombine_s16(vmovn_s32(vcvtnq_s32_f32(a)), vmovn_s32(vcvtnq_s32_f32(b))));
 }
@@ -176,6 +190,7 @@ static inline rh rh_pair_u8(rb x, int p) { return (rh){neon_bytes(x, 2 * p, 0), 
 static inline rh rh_pair_i8(rb x, int p) {
     return (rh){vshrq_n_s16(neon_bytes(x, 2 * p, 8), 8), vshrq_n_s16(neon_bytes(x, 2 * p + 1, 8), 8)};
 }
+static inline rh rh_side(rb x, int i) { return (rh){neon_bytes(x, i, 0), neon_bytes(x, i, 7)}; }
 static inline ri ri_dot_rh(ri acc, rh w, const int16_t *a) {
     float two;
     memcpy(&two, a, 4);
@@ -186,12 +201,4 @@ static inline ri ri_dot_rh(ri acc, rh w, const int16_t *a) {
     acc.b = vmlal_high_lane_s16(acc.b, w.odd, x, 1);
     return acc;
 }
-static inline void narrow_sums_16(const int32_t *sums, int16_t *out) {
-    for (int i = 0; i < 16; i += 4) vst1_s16(out + i, vmovn_s32(vld1q_s32(sums + i)));
-}
-static inline void narrow_sums_32(const int32_t *sums, int16_t *out) {
-    for (int i = 0; i < 8; i += 4)
-        vst1_s16(out + i, vmovn_s32(vpaddq_s32(vld1q_s32(sums + 2 * i), vld1q_s32(sums + 2 * i + 4))));
-}
-
 #endif

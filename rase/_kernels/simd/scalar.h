@@ -53,6 +53,8 @@ static inline v16 v16_max(v16 a, v16 b) { v16 r; LANES16 r.v[l] = a.v[l] > b.v[l
 static inline v16 v16_min(v16 a, v16 b) { v16 r; LANES16 r.v[l] = a.v[l] < b.v[l] ? a.v[l] : b.v[l]; return r; }
 static inline v16 v16_abs(v16 a) { v16 r; LANES16 r.v[l] = fabsf(a.v[l]); return r; }
 /* Where x is NaN: x, else y. */
+/* 0 where x < bound, else y. */
+static inline v16 v16_zero_below(v16 x, float bound, v16 y) { v16 r; LANES16 r.v[l] = x.v[l] < bound ? 0.0f : y.v[l]; return r; }
 static inline v16 v16_keep_nan(v16 x, v16 y) { v16 r; LANES16 r.v[l] = x.v[l] != x.v[l] ? x.v[l] : y.v[l]; return r; }
 /* 2^n from the float `magic + n` with magic = 1.5 * 2^23 and -126 <= n <= 127. */
 static inline v16 v16_pow2_magic(v16 a) {
@@ -68,6 +70,10 @@ static inline v16 v16_pow2_magic(v16 a) {
 static inline v16 v16_from_f16(const uint16_t *p) { v16 r; LANES16 r.v[l] = half_to_float(p[l]); return r; }
 static inline void v16_to_f16(uint16_t *p, v16 a) { LANES16 p[l] = float_to_half(a.v[l]); }
 /* Round to the nearest integer (ties to even) and to int8; |a| <= 127. */
+/* Whole numbers to int16 in the order of rase_act's `wide`: of each four 0, 2, 1, 3. */
+static inline void v16_to_wide(int16_t *p, v16 a) {
+    for (int l = 0; l < 16; l++) p[(l & 12) | (l & 1) << 1 | (l >> 1 & 1)] = (int16_t)(int32_t)a.v[l];
+}
 static inline void v16_to_i8(int8_t *p, v16 a) { LANES16 p[l] = (int8_t)(int32_t)((a.v[l] + 12582912.0f) - 12582912.0f); }
 /* Fold 16 lanes by 8, 4, 2, 1: the order of rule R1. */
 static inline float v16_sum(v16 a) {
@@ -116,9 +122,11 @@ static inline rf rf_from_ri(ri a) { rf r; LANES_R r.v[l] = (float)a.v[l]; return
 
 static inline ri ri_zero(void) { ri r; LANES_R r.v[l] = 0; return r; }
 static inline ri ri_set1(int32_t x) { ri r; LANES_R r.v[l] = x; return r; }
-static inline ri ri_add(ri a, ri b) { ri r; LANES_R r.v[l] = a.v[l] + b.v[l]; return r; }
-static inline ri ri_sub(ri a, ri b) { ri r; LANES_R r.v[l] = a.v[l] - b.v[l]; return r; }
-static inline ri ri_mul(ri a, ri b) { ri r; LANES_R r.v[l] = a.v[l] * b.v[l]; return r; }
+/* Modulo 2^32: a partial sum may leave int32 where the whole does not. */
+#define WRAP(x, OP, y) (int32_t)((uint32_t)(x) OP (uint32_t)(y))
+static inline ri ri_add(ri a, ri b) { ri r; LANES_R r.v[l] = WRAP(a.v[l], +, b.v[l]); return r; }
+static inline ri ri_sub(ri a, ri b) { ri r; LANES_R r.v[l] = WRAP(a.v[l], -, b.v[l]); return r; }
+static inline ri ri_mul(ri a, ri b) { ri r; LANES_R r.v[l] = WRAP(a.v[l], *, b.v[l]); return r; }
 static inline ri ri_shl(ri a, int n) { ri r; LANES_R r.v[l] = (int32_t)((uint32_t)a.v[l] << n); return r; }
 static inline ri ri_from_i8(const int8_t *p) { ri r; LANES_R r.v[l] = p[l]; return r; }
 static inline ri ri_from_u8(const uint8_t *p) { ri r; LANES_R r.v[l] = p[l]; return r; }
@@ -176,16 +184,14 @@ static inline rh rh_pair_i8(rb a, int p) {
     LANES_R for (int i = 0; i < 2; i++) r.v[2 * l + i] = (int8_t)a.v[4 * l + 2 * p + i];
     return r;
 }
+/* Byte i of every lane times 1 and 128, at most 255: what a pair of rase_act's sides is multiplied by. */
+static inline rh rh_side(rb a, int i) {
+    rh r;
+    LANES_R r.v[2 * l] = a.v[4 * l + i], r.v[2 * l + 1] = (int16_t)(128 * a.v[4 * l + i]);
+    return r;
+}
 static inline ri ri_dot_rh(ri acc, rh w, const int16_t *a) {
     LANES_R acc.v[l] += (int32_t)w.v[2 * l] * a[0] + (int32_t)w.v[2 * l + 1] * a[1];
     return acc;
 }
-/* The 16 sums of a Q8_256 block as int16: one by one, or added in pairs (|sum of 32| <= 4064). */
-static inline void narrow_sums_16(const int32_t *sums, int16_t *out) {
-    for (int i = 0; i < 16; i++) out[i] = (int16_t)sums[i];
-}
-static inline void narrow_sums_32(const int32_t *sums, int16_t *out) {
-    for (int i = 0; i < 8; i++) out[i] = (int16_t)(sums[2 * i] + sums[2 * i + 1]);
-}
-
 #endif

@@ -60,16 +60,19 @@ static void linear(const int64_t *p) {
     }
 
     int8_t *q = memory((size_t)(2 * m * cols));
+    int16_t *wide = memory(sizeof(int16_t) * (size_t)((m + 3) * cols)), *sides = memory(sizeof(int16_t) * (size_t)(2 * m * cols));
     float *d = memory(sizeof(float) * (size_t)(m * cols)), *dsums = memory(sizeof(float) * (size_t)(m * cols));
     int32_t *sums = memory(sizeof(int32_t) * (size_t)(2 * m * cols));
     for (int64_t i = 0; i < m && f->act != RASE_ACT_F32; i++) {
         if (f->act == RASE_ACT_Q16_32)
-            k->quantize_32(x + i * cols, cols, q + 2 * i * cols, d + i * (cols / 32), sums + 2 * i * (cols / 32),
-                           dsums + i * (cols / 32));
+            k->quantize_32(x + i * cols, cols, q + 2 * i * cols, wide + RASE_WIDE_AT(i, cols), d + i * (cols / 32),
+                           sums + 2 * i * (cols / 32), dsums + i * (cols / 32));
         else
-            k->quantize_256(x + i * cols, cols, q + 2 * i * cols, d + i * (cols / 256), sums + 2 * i * (cols / 16));
+            k->quantize_256(x + i * cols, cols, q + 2 * i * cols, wide + RASE_WIDE_AT(i, cols), d + i * (cols / 256),
+                            sides + i * (cols / 256) * RASE_SIDES);
     }
-    rase_act act = {.f32 = x, .f32_stride = cols, .q = q, .d = d, .dsums = dsums, .sums = sums};
+    rase_act act = {.f32 = x, .f32_stride = cols, .q = q, .wide = wide, .d = d, .dsums = dsums, .sums = sums,
+                    .sides = sides};
     float *out = memory(sizeof(float) * (size_t)(m * groups * r));
     for (int64_t n = 1; n <= m; n++) {
         f->dot(packed, groups, cols, &act, 0, n, out, groups * r);
@@ -77,18 +80,20 @@ static void linear(const int64_t *p) {
     }
 }
 
-/* block (32 or 256), n: x (n,). Gives q, d, sums and, for blocks of 32, dsums. */
+/* block (32 or 256), n: x (n,). Gives q, wide, d, then sums and dsums of blocks of 32, or sides of 256. */
 static void quantize(const int64_t *p) {
-    int64_t n = p[1], groups = p[0] == 32 ? n / 32 : n / 16;
+    int64_t n = p[1];
     float *x = take(sizeof(float) * (size_t)n), *d = memory(sizeof(float) * (size_t)n), *dsums = memory(sizeof(float) * (size_t)n);
     int8_t *q = memory((size_t)(2 * n));
-    int32_t *sums = memory(sizeof(int32_t) * (size_t)(2 * groups));
-    if (p[0] == 32) k->quantize_32(x, n, q, d, sums, dsums);
-    else k->quantize_256(x, n, q, d, sums);
+    int16_t *wide = memory(sizeof(int16_t) * (size_t)(4 * n)), *sides = memory(sizeof(int16_t) * (size_t)n);
+    int32_t *sums = memory(sizeof(int32_t) * (size_t)n);
+    if (p[0] == 32) k->quantize_32(x, n, q, wide, d, sums, dsums);
+    else k->quantize_256(x, n, q, wide, d, sides);
     give(q, (size_t)(2 * n));
+    for (int64_t i = 0; i < n; i += RASE_WIDE_COLS) give(wide + 4 * i, sizeof(int16_t) * RASE_WIDE_COLS);
     give(d, sizeof(float) * (size_t)(n / p[0]));
-    give(sums, sizeof(int32_t) * (size_t)(2 * groups));
-    if (p[0] == 32) give(dsums, sizeof(float) * (size_t)(n / 32));
+    if (p[0] == 256) give(sides, sizeof(int16_t) * (size_t)(RASE_SIDES * (n / 256)));
+    else give(sums, sizeof(int32_t) * (size_t)(n / 16)), give(dsums, sizeof(float) * (size_t)(n / 32));
 }
 
 /* depth, m: panel (depth, 16), a (m, depth). Gives (16 / R, m, R): the columns in turns of R. */

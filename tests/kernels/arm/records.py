@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rase.gguf.formats import format_named
-from tests.kernels.support import F32, NAMES, VARIANTS, empty, linear, pack, raw_blocks
+from tests.kernels.support import F32, NAMES, VARIANTS, empty, linear, pack, quantize, raw_blocks
 
 SCALAR = VARIANTS[NAMES.index("scalar")]
 OPERATIONS = ("linear", "quantize", "gemm", "norm", "elementwise", "rotate", "store", "attention")
@@ -125,11 +125,11 @@ def quantize_records(records: Records, block: int, rng: np.random.Generator) -> 
     n = 6 * block
     x = (rng.normal(0, 1, (6, block)) * 10.0 ** rng.integers(-30, 30, (6, 1))).astype(F32)
     x[4], x[5] = 0, np.where(np.arange(block) % 2, 32384, -32384)
-    row, group = x.reshape(-1), 32 if block == 32 else 16
-    q, d, sums = empty(2 * n, np.int8), empty(n // block, F32), empty(2 * n // group, np.int32)
-    dsums = empty(n // block, F32)
-    SCALAR.quantize(f"q16_{block}", row, q, d, sums, dsums)
-    records.add(f"quantize {block}", (block, n), [row], [q, d, sums, *([dsums] if block == 32 else [])])
+    row = x.reshape(-1)
+    act = quantize(SCALAR, row, block)
+    rest = [act.sums, act.dsums] if block == 32 else [act.sides]
+    wide = np.ascontiguousarray(act.wide.reshape(-1, 4)[:, [0, 2, 1, 3]])  # as it lies in memory
+    records.add(f"quantize {block}", (block, n), [row], [act.q, wide, act.d, *rest])
 
 
 def gemm_records(records: Records, depth: int, m: int, rng: np.random.Generator) -> None:
