@@ -153,11 +153,12 @@ cdef class Variant:
         act.sums, act.sides = <int32_t *>s, <int16_t *>s
         for i in range(m):
             if fmt.act == RASE_ACT_Q16_32:
-                self.table.quantize_32(&x[i, 0], cols, q + 2 * i * cols, both + RASE_WIDE_AT(i, cols), d + i * (cols // 32),
-                                       <int32_t *>s + 2 * i * (cols // 32), dsums + i * (cols // 32))
+                self.table.quantize_32(&x[i, 0], cols, q + 2 * i * cols, both + RASE_WIDE_AT(i, cols),
+                                       d + i * (cols // 32), <int32_t *>s + 2 * i * (cols // 32),
+                                       dsums + i * (cols // 32))
             elif fmt.act == RASE_ACT_Q16_256:
-                self.table.quantize_256(&x[i, 0], cols, q + 2 * i * cols, both + RASE_WIDE_AT(i, cols), d + i * (cols // 256),
-                                        <int16_t *>s + i * (cols // 256) * RASE_SIDES)
+                self.table.quantize_256(&x[i, 0], cols, q + 2 * i * cols, both + RASE_WIDE_AT(i, cols),
+                                        d + i * (cols // 256), <int16_t *>s + i * (cols // 256) * RASE_SIDES)
         with nogil:
             fmt.dot(&packed[0] + first_group * group_bytes, last_group - first_group, cols, &act, 0, m,
                     &out[0, first_group * r], out.shape[1])

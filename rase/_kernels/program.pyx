@@ -18,7 +18,7 @@ from rase._kernels.attend cimport AttendUnit, Run, schedule_attention
 from rase._kernels.kernels cimport RASE_CHUNK, RASE_PAGE_TOKENS, rase_act, rase_attention_task
 from rase._kernels.plan cimport (
     ATTEND_NS, EXPERT_SPLIT, HEAD_SPLIT, LINEAR_NS, LOGITS, ONE_WORKER, ROW_LOCAL, STATE_SPLIT, UNPACK_NS, Act,
-    Phase, Rows, Step, rase_count_down, rase_nanoseconds, rase_tickets, rase_tickets_finish, rase_tickets_reset,
+    Phase, Step, rase_count_down, rase_nanoseconds, rase_tickets, rase_tickets_finish, rase_tickets_reset,
     rase_tickets_take, rase_tickets_wait,
 )
 from rase._kernels.recur cimport recur
@@ -211,8 +211,8 @@ cdef class Walker(RowSteps):
         elif own < rows:
             for g in range(first, last):
                 self.panel(step, worker, packed + g * step.group_bytes)
-                self.k.gemm_f32(self.scratch[worker], step.cols, step.x + own * step.x_stride, step.x_stride, rows - own,
-                                out + own * out_stride + g * r, out_stride)
+                self.k.gemm_f32(self.scratch[worker], step.cols, step.x + own * step.x_stride, step.x_stride,
+                                rows - own, out + own * out_stride + g * r, out_stride)
 
     cdef void panel(self, Step *step, int worker, const uint8_t *group) noexcept nogil:
         """A packed group in float32 to the worker's scratch."""

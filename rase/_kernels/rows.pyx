@@ -1,7 +1,7 @@
 """The row-local steps of a pass: norms, sums, activations, rotation, quantization, the KV store.
 
-Each takes rows one by one, so a worker takes some rows through all steps of a phase while they are in its cache. What a step
-computes for a row depends on that row alone. program.pyx shares the rows out.
+Each takes rows one by one, so a worker takes some rows through all steps of a phase while they are in its cache. What a
+step computes for a row depends on that row alone. program.pyx shares the rows out.
 """
 
 from libc.stdint cimport int16_t, int64_t, uint8_t

@@ -10,7 +10,17 @@ import pytest
 from numpy.typing import NDArray
 
 from rase.gguf.formats import format_named
-from tests.kernels.support import F32, NAMES, VARIANTS, assert_same_bits, empty, fma, pack, quantize, quantized
+from tests.kernels.support import (
+    F32,
+    NAMES,
+    VARIANTS,
+    assert_same_bits,
+    empty,
+    fma,
+    pack,
+    quantize,
+    quantized,
+)
 
 SCALAR = VARIANTS[NAMES.index("scalar")]
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=NAMES)

@@ -171,7 +171,16 @@ TEMPLATE void block256_wide(const block256 f, const uint8_t *group, wide_panel *
         UNROLL(s, 256 / f.sub) rh_store(panel->sides + 2 * s * RASE_R, rh_side(scales[s / 4], s % 4));
     }
 }
+#define BLOCK256_WIDE(NAME)                                                                                           \
+    static void NAME##_wide(const uint8_t *block, int count, wide_panel *panel) {        \
+        (void)count;                                                                     \
+        block256_wide(NAME, block, panel);                                               \
+    }
+#else
+#define BLOCK256_WIDE(NAME)
+#endif
 
+#ifdef RASE_FOUR_ROWS
 /* Four rows of activations, from `row` on: sums (4, R). */
 TEMPLATE void block256_four(const block256 f, const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) {
     const int64_t blocks = cols / 256;
@@ -223,16 +232,12 @@ TEMPLATE void block256_four(const block256 f, const uint8_t *group, int64_t cols
     }
     UNROLL(t, 4) rf_store(sums + t * RASE_R, acc[t]);
 }
-#define BLOCK256_WIDE(NAME)                                                                                           \
+#define BLOCK256_FOUR(NAME) \
     static void NAME##_four(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) {      \
         block256_four(NAME, group, cols, act, row, sums);                                                             \
-    }                                                                                                                 \
-    static void NAME##_wide(const uint8_t *block, int count, wide_panel *panel) {        \
-        (void)count;                                                                     \
-        block256_wide(NAME, block, panel);                                               \
     }
 #else
-#define BLOCK256_WIDE(NAME)
+#define BLOCK256_FOUR(NAME)
 #endif
 
 /* (d * scale) * (code - offset), then - dmin * minimum, each operation rounded: the order of the format's definition. */
@@ -308,7 +313,7 @@ TEMPLATE rb spread_nibbles(rb x) {
                               float *out, int64_t out_stride) {                                                         \
         block256_tile(NAME, group, cols, act, row, n, out, out_stride);                                                 \
     }                                                                                                                   \
-    BLOCK256_WIDE(NAME)                                                                                                 \
+    BLOCK256_FOUR(NAME) BLOCK256_WIDE(NAME)                                                                                                 \
     QUANTISED_FORMAT(NAME, ID, 256, RASE_ACT_Q16_256, NAME.run, NAME.has_minimum ? 256 / NAME.sub : 0, block256_bytes(NAME))
 
 #endif

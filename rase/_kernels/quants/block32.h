@@ -105,7 +105,15 @@ TEMPLATE void block32_wide(const uint8_t *block, int count, int code_bytes, int 
         }
     }
 }
+#define BLOCK32_WIDE(NAME, CODE_BYTES, OFFSET, HEAD, WEIGHTS)                                                         \
+    static void NAME##_wide(const uint8_t *blocks, int count, wide_panel *panel) {               \
+        block32_wide(blocks, count, (CODE_BYTES), (OFFSET), (HEAD), WEIGHTS, panel);             \
+    }
+#else
+#define BLOCK32_WIDE(NAME, CODE_BYTES, OFFSET, HEAD, WEIGHTS)
+#endif
 
+#ifdef RASE_FOUR_ROWS
 /* Four rows of activations, from `row` on: sums (4, R). */
 TEMPLATE void block32_four(const uint8_t *group, int64_t cols, int code_bytes, int offset, int head, block32_codes weights,
                            const rase_act *act, int64_t row, float *sums) {
@@ -134,15 +142,12 @@ TEMPLATE void block32_four(const uint8_t *group, int64_t cols, int code_bytes, i
     }
     UNROLL(t, 4) rf_store(sums + t * RASE_R, acc[t]);
 }
-#define BLOCK32_WIDE(NAME, CODE_BYTES, OFFSET, HEAD, WEIGHTS)                                                         \
+#define BLOCK32_FOUR(NAME, CODE_BYTES, OFFSET, HEAD, WEIGHTS) \
     static void NAME##_four(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) {      \
         block32_four(group, cols, (CODE_BYTES), (OFFSET), (HEAD), WEIGHTS, act, row, sums);                           \
-    }                                                                                                                 \
-    static void NAME##_wide(const uint8_t *blocks, int count, wide_panel *panel) {               \
-        block32_wide(blocks, count, (CODE_BYTES), (OFFSET), (HEAD), WEIGHTS, panel);             \
     }
 #else
-#define BLOCK32_WIDE(NAME, CODE_BYTES, OFFSET, HEAD, WEIGHTS)
+#define BLOCK32_FOUR(NAME, CODE_BYTES, OFFSET, HEAD, WEIGHTS)
 #endif
 
 /* File block: halves, [4 bytes of fifth bits,] 16 bytes of nibbles: weight j low, weight j + 16 high. Nibbles are copied; the
@@ -194,6 +199,7 @@ TEMPLATE rb five_bits(const uint8_t *codes, int v) {
                               float *out, int64_t out_stride) {                                                          \
         block32_tile(group, cols, (CODE_BYTES), (MAX), (OFFSET), (HEAD), WEIGHTS, act, row, n, out, out_stride);  \
     }                                                                                                                    \
+    BLOCK32_FOUR(NAME, CODE_BYTES, OFFSET, HEAD, WEIGHTS)                                                                \
     BLOCK32_WIDE(NAME, CODE_BYTES, OFFSET, HEAD, WEIGHTS)                                                                \
     QUANTISED_FORMAT(NAME, ID, 32, RASE_ACT_Q16_32, 32, (HEAD) == BLOCK32_SCALE_MINIMUM,                                 \
                      (size_t)((CODE_BYTES) + ((HEAD) == BLOCK32_EXPONENT ? 1 : 2 + 2 * (HEAD))) * RASE_R)

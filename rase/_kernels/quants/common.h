@@ -117,6 +117,10 @@ enum { DOT_TILE = RASE_DOT_TILE };
         wide_dot(group, n_groups, NAME##_group_bytes(cols), &kind, NAME##_wide, cols, act, m0, m1, out, out_stride);      \
         return;                                                                                                           \
     }
+#else
+#define DOT_MANY(NAME, ...)
+#endif
+#ifdef RASE_FOUR_ROWS
 #define DOT_SOME(NAME)                                                                                                    \
     if (m1 - m0 >= RASE_WIDE_FROM) {                                                                                             \
         for (int64_t i = m0 / 4 * 4; i < m1; i += 4) {                                                                    \
@@ -128,7 +132,6 @@ enum { DOT_TILE = RASE_DOT_TILE };
         continue;                                                                                                         \
     }
 #else
-#define DOT_MANY(NAME, ...)
 #define DOT_SOME(NAME)
 #endif
 #define QUANTISED_FORMAT(NAME, ID, BLOCK, ACT, RUN, MINIMUM, BYTES)                                                                       \

@@ -114,6 +114,8 @@ static void tq1_0_wide(const uint8_t *block, int count, wide_panel *panel) {
         }
     }
 }
+#endif
+#ifdef RASE_FOUR_ROWS
 static void tq1_0_four(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) {
     const int64_t blocks = cols / 256;
     const float *da = act->d + row * blocks;

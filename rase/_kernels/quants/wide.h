@@ -3,14 +3,18 @@
  * Weights are unpacked to scale times (code - offset) as int16 (at most 4096 in size), bytes 0 and 2, then 1 and 3 of every lane
  * side by side; an activation is one int16, 254 * high + low. A run of depths is summed in int32 and enters as float32 by one
  * FMA; within a format's run no sum leaves int32 (block32.h, block256.h). Against the two int8 halves of one row that is as many
- * dot instructions, but neither scales nor offsets are left between them. A few rows meet the weights in registers, four at a
- * time; many share a panel: 256 depths of a group, unpacked to the first-level cache. */
+ * dot instructions, but neither scales nor offsets are left between them. Where registers are many, four rows meet the
+ * weights there; more rows share a panel: 256 depths of a group, unpacked to the first-level cache. */
 #ifndef RASE_QUANTS_WIDE_H
 #define RASE_QUANTS_WIDE_H
 
 enum {
     WIDE_DEPTH = 256,
+#ifdef RASE_FOUR_ROWS
     WIDE_ROWS = 5,                     /* from so many rows on panels are faster than unpacking again for every four */
+#else
+    WIDE_ROWS = RASE_WIDE_FROM,
+#endif
     WIDE_CHUNK = 64,                   /* activation rows that share a panel, and stay in the second-level cache meanwhile */
     WIDE_RUN = 4 * RASE_WIDE_COLS,     /* int16 elements of `wide` that hold RASE_WIDE_COLS depths of four rows */
 };
@@ -172,6 +176,7 @@ static void wide_dot(const uint8_t *groups, int64_t n_groups, size_t group_bytes
     }
 }
 
+#ifdef RASE_FOUR_ROWS
 /* Where the activations of four rows lie for depth k, a multiple of 32: row t follows 32 t further. */
 TEMPLATE const int16_t *wide_at(const rase_act *act, int64_t cols, int64_t row, int64_t k) {
     return act->wide + row * cols + k / RASE_WIDE_COLS * WIDE_RUN;
@@ -183,5 +188,6 @@ TEMPLATE void four_dots(ri *sum, rh even, rh odd, const int16_t *a) {
         sum[4 + t] = ri_dot_rh(sum[4 + t], odd, a + t * RASE_WIDE_COLS + 2);
     }
 }
+#endif
 
 #endif

@@ -14,6 +14,7 @@
 #define RASE_GEMM_ROWS 24
 #define RASE_DOT_TILE 2
 #define RASE_WIDE_GROUPS 3
+#define RASE_FOUR_ROWS 1
 #define RASE_BYTE_SHIFTS 0
 
 static inline float f_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
