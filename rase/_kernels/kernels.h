@@ -100,7 +100,7 @@ typedef struct {
     int64_t q_stride, k_stride, v_stride, decay_stride, beta_stride, out_stride;
     int64_t n_tokens, k_dim, v_dim;
     float scale;
-    float *state; /* (k_dim, v_dim), read and written */
+    float *state; /* (k_dim, v_dim) in blocks of columns, read and written */
 } rase_delta_task;
 
 typedef struct {
@@ -140,8 +140,8 @@ typedef struct {
     /* Recurrent layers: ops/recurrent.h. */
     void (*l2_norm)(const float *x, int64_t n, int64_t group, float eps, float *out);
     void (*decay)(const float *x, const float *rate, const float *bias, int64_t n, float *out);
-    void (*causal_conv)(const float *panel, int64_t taps, int lanes, const float *x, int64_t x_stride, int64_t n, float *state,
-                        int64_t state_stride, float *out, int64_t out_stride);
+    void (*causal_conv)(const float *panels, int64_t taps, int64_t channels, const float *x, int64_t x_stride, int64_t n,
+                        float *state, int64_t state_stride, float *out, int64_t out_stride);
     void (*delta_rule)(const rase_delta_task *task);
 
     const rase_kv *kv[RASE_KV_FORMATS];

@@ -104,7 +104,7 @@ cdef extern from "kernels.h" nogil:
         void (*exp)(const float *, int64_t, float *) noexcept nogil
         void (*l2_norm)(const float *, int64_t, int64_t, float, float *) noexcept nogil
         void (*decay)(const float *, const float *, const float *, int64_t, float *) noexcept nogil
-        void (*causal_conv)(const float *, int64_t, int, const float *, int64_t, int64_t, float *, int64_t, float *,
+        void (*causal_conv)(const float *, int64_t, int64_t, const float *, int64_t, int64_t, float *, int64_t, float *,
                             int64_t) noexcept nogil
         void (*delta_rule)(const rase_delta_task *) noexcept nogil
         const rase_kv **kv

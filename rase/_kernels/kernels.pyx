@@ -301,7 +301,10 @@ cdef class Variant:
 
     def delta_rule(self, const float[:, ::1] q, const float[:, ::1] k, const float[:, ::1] v, const float[::1] decay,
                    const float[::1] beta, float scale, float[:, ::1] state, float[:, ::1] out):
-        """One value head: q, k (tokens, k_dim); v, out (tokens, v_dim); decay, beta (tokens,); state (k_dim, v_dim)."""
+        """One value head: q, k (tokens, k_dim); v, out (tokens, v_dim); decay, beta (tokens,).
+
+        state (k_dim, v_dim) lies in blocks of columns: ops/recurrent.h.
+        """
         cdef rase_delta_task task
         cdef int64_t n = q.shape[0], keys = q.shape[1], values = v.shape[1]
         if not (k.shape[0] == v.shape[0] == out.shape[0] == decay.shape[0] == beta.shape[0] == n):

@@ -17,6 +17,7 @@ cdef extern from "tickets.h" nogil:
 cdef enum:
     MAX_ROPES = 16
     MAX_CACHES = 16         # cache groups of a graph
+    CONV_GROUPS = 16        # packed groups of channels in one part of a convolution's state
     ACT_BF16 = 3            # the left side of bf16 tiles, beside the RASE_ACT_* of kernels.h
     TILE_GROUPS = 16        # groups and depth steps of one block of bf16 tiles: 512 KiB of the second-level cache, so
     TILE_STEPS = 32         # that the activations pass once for 256 rows of weights

@@ -132,8 +132,11 @@ cdef class Plan:
         self.routes.top_k = max(self.routes.top_k, step.top_k)
         if step.left >= 0:
             need = TILE_GROUPS * TILE_STEPS * RASE_TILE_BYTES // 4 + RASE_TILE_SUMS(self.max_rows, TILE_GROUPS)
-        elif step.share in (OUTPUT_SPLIT, EXPERT_SPLIT) or step.kind == CAUSAL_CONV:
+        elif step.share in (OUTPUT_SPLIT, EXPERT_SPLIT):
             need = step.cols * self.k.rows_per_group
+        elif step.kind == CAUSAL_CONV:
+            step.parts = (step.rows + CONV_GROUPS * self.k.rows_per_group - 1) // (CONV_GROUPS * self.k.rows_per_group)
+            need = CONV_GROUPS * step.cols * self.k.rows_per_group
         elif step.share == HEAD_SPLIT:
             need = self.k.attention_scratch(step.group, (step.head_dim + 15) // 16 * 16)
             self.add_schedule(step)

@@ -9,7 +9,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from rase._kernels.kernels cimport RASE_PAGE_TOKENS, rase_delta_task
-from rase._kernels.plan cimport CAUSAL_CONV
+from rase._kernels.plan cimport CAUSAL_CONV, CONV_GROUPS
 
 
 cdef void recur(const rase_kernels *k, const Step *step, const Run *run, int64_t part, const int32_t *table,
@@ -21,7 +21,9 @@ cdef void recur(const rase_kernels *k, const Step *step, const Run *run, int64_t
     if position > 0:
         before = _state(k, step, pages[table[(position - 1) // RASE_PAGE_TOKENS]], part)
     if step.kind == CAUSAL_CONV:
-        step.format.panel(step.packed + part * step.group_bytes, step.cols, 0, step.cols, scratch)
+        for token in range((_channels(k, step, part) + k.rows_per_group - 1) // k.rows_per_group):
+            step.format.panel(step.packed + (part * CONV_GROUPS + token) * step.group_bytes, step.cols, 0, step.cols,
+                              scratch + token * step.cols * k.rows_per_group)
     while position < end:
         page = position // RASE_PAGE_TOKENS
         while table[page] < 0:
@@ -40,13 +42,15 @@ cdef void recur(const rase_kernels *k, const Step *step, const Run *run, int64_t
 
 cdef inline float *_state(const rase_kernels *k, const Step *step, uint8_t *page, int64_t part) noexcept nogil:
     """Where this part of the layer's state begins in a page."""
-    cdef int64_t offset = part * (k.rows_per_group if step.kind == CAUSAL_CONV else step.head_dim * step.size)
+    cdef int64_t channels = CONV_GROUPS * k.rows_per_group
+    cdef int64_t offset = part * (channels if step.kind == CAUSAL_CONV else step.head_dim * step.size)
     return <float *>(page + step.k_offset) + offset
 
 
-cdef inline int64_t _lanes(const rase_kernels *k, const Step *step, int64_t part) noexcept nogil:
-    """Channels of a part."""
-    return min(<int64_t>k.rows_per_group, step.rows - part * k.rows_per_group)
+cdef inline int64_t _channels(const rase_kernels *k, const Step *step, int64_t part) noexcept nogil:
+    """How many a part has."""
+    cdef int64_t most = CONV_GROUPS * k.rows_per_group
+    return min(most, step.rows - part * most)
 
 
 cdef void _carry(const rase_kernels *k, const Step *step, const float *before, float *state,
@@ -55,7 +59,7 @@ cdef void _carry(const rase_kernels *k, const Step *step, const float *before, f
     cdef int64_t rows = 1, stride = 0, j
     cdef size_t size = step.head_dim * step.size * sizeof(float)
     if step.kind == CAUSAL_CONV:
-        rows, stride, size = step.cols - 1, step.rows, _lanes(k, step, part) * sizeof(float)
+        rows, stride, size = step.cols - 1, step.rows, _channels(k, step, part) * sizeof(float)
     for j in range(rows):
         if before == NULL:
             memset(state + j * stride, 0, size)
@@ -64,9 +68,9 @@ cdef void _carry(const rase_kernels *k, const Step *step, const float *before, f
 
 
 cdef void _convolve(const rase_kernels *k, const Step *step, int64_t part, int64_t token, int64_t count, float *state,
-                    const float *panel) noexcept nogil:
-    cdef int64_t first = part * k.rows_per_group
-    k.causal_conv(panel, step.cols, <int>_lanes(k, step, part), step.x + token * step.x_stride + first, step.x_stride,
+                    const float *panels) noexcept nogil:
+    cdef int64_t first = part * CONV_GROUPS * k.rows_per_group
+    k.causal_conv(panels, step.cols, _channels(k, step, part), step.x + token * step.x_stride + first, step.x_stride,
                   count, state, step.rows, step.out + token * step.out_stride + first, step.out_stride)
 
 

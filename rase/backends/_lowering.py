@@ -97,16 +97,14 @@ class Buffers:
 class Lowering:
     """The steps of ``graph`` as ``(kind, fields)``; buffers are slots until ``emit`` gives them addresses.
 
-    ``formats`` maps a matrix's name to its format number; ``variant`` knows the activations of each, and how
-    many rows a packed group has; ``prompt`` is the arithmetic of prompt tokens (rule R3): 'int8', 'f32' or
-    'bf16'.
+    ``formats`` maps a matrix's name to its format number, ``act_kind`` a format number to 'f32', 'q16_32' or
+    'q16_256'; ``prompt`` is the arithmetic of prompt tokens (rule R3): 'int8', 'f32' or 'bf16'.
     """
 
     def __init__(
-        self, graph: Graph, formats: Mapping[str, int], variant: Any, max_rows: int, prompt: str
+        self, graph: Graph, formats: Mapping[str, int], act_kind: Any, max_rows: int, prompt: str
     ) -> None:
-        self.graph, self.formats, self.prompt = graph, formats, prompt
-        self.act_kind, self.rows_per_group = variant.activation_kind, int(variant.rows_per_group)
+        self.graph, self.formats, self.act_kind, self.prompt = graph, formats, act_kind, prompt
         self.buffers = Buffers(max_rows)
         self.acts: list[tuple[str, int, bool]] = []  # (kind, cols, whether its rows are routed)
         self.ropes: list[Rope] = []
@@ -310,8 +308,7 @@ class Lowering:
         channels, taps = op.weight.shape
         self._step("causal_conv", x=op.x, out=self._new(op.out), cols=taps, rows=channels, cache=op.cache,
                    k_offset=op.layer * layer_bytes(self.graph.caches[op.cache]),
-                   parts=-(-channels // self.rows_per_group), format=self.formats[op.weight.name],
-                   packed=op.weight.name)  # fmt: skip
+                   format=self.formats[op.weight.name], packed=op.weight.name)  # fmt: skip
 
     def _deltarule(self, op: ops.DeltaRule) -> None:
         self._step("delta_rule", x=op.q, y=op.k, z=op.v, decay=op.decay, beta=op.beta, out=self._new(op.out),

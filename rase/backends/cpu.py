@@ -123,7 +123,7 @@ class CpuBackend(Backend):
                 )
         formats = {name: info.format.ggml_id for name, info in matrices.items()}
         prompt = self._prompt(options)
-        return Lowering(graph, formats, self.variant, options.max_batch_tokens, prompt)
+        return Lowering(graph, formats, self.variant.activation_kind, options.max_batch_tokens, prompt)
 
     def _prompt(self, options: CompileOptions) -> str:
         """The arithmetic of prompt tokens: 'int8', 'f32' or 'bf16' (rules R3 and R5)."""

@@ -25,6 +25,7 @@ from rase.models.config import ModelConfig
 
 __all__ = ["Architecture", "build", "checkpoints", "kind_of", "names", "pooling", "resolve"]
 
+_SHARED = "its layers have an expert that every token takes through a gate, which rase does not run"
 # Architectures that people ask for and that are refused for a reason worth saying.
 _REFUSED = {
     "phi": (
@@ -32,6 +33,8 @@ _REFUSED = {
         "and reading one as another gives fluent, wrong text",
         "Use a Phi-3 GGUF instead.",
     ),
+    "qwen35moe": (_SHARED, "Use a dense Qwen3.5 model, or a mixture of Qwen3 ('qwen3moe')."),
+    "qwen3next": (_SHARED, "Use a dense Qwen3.5 model, or a mixture of Qwen3 ('qwen3moe')."),
 }
 
 

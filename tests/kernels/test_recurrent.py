@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -68,12 +70,24 @@ def delta_case(tokens, k_dim, v_dim):
     return q, k, numbers(4, tokens, v_dim), decay, beta, 0.25, numbers(5, k_dim, v_dim)
 
 
-def run_delta(variant, q, k, v, decay, beta, scale, state, cuts=()):
-    state, out = state.copy(), empty(v.shape, F32)
+def blocks(state):
+    """The ways from (k_dim, v_dim) to the kernel's blocks of columns, 64 wide and then 16, and back."""
+    k_dim, v_dim = state.shape
+    edges = [*range(0, v_dim // 64 * 64, 64), *range(v_dim // 64 * 64, v_dim, 16), v_dim]
+    return [(slice(a * k_dim, b * k_dim), slice(a, b)) for a, b in pairwise(edges)]
+
+
+def run_delta(variant, q, k, v, decay, beta, scale, given, cuts=()):
+    state, out = empty(given.shape, F32), empty(v.shape, F32)
+    for place, columns in blocks(given):
+        state.reshape(-1)[place] = given[:, columns].reshape(-1)
     for first, last in zip([0, *cuts], [*cuts, len(q)], strict=True):
         part = slice(first, last)
         variant.delta_rule(q[part], k[part], v[part], decay[part], beta[part], scale, state, out[part])
-    return out, state
+    found = np.empty_like(given)
+    for place, columns in blocks(given):
+        found[:, columns] = state.reshape(-1)[place].reshape(len(given), -1)
+    return out, found
 
 
 @every_variant

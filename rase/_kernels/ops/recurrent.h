@@ -30,32 +30,37 @@ static void decay(const float *x, const float *rate, const float *bias, int64_t 
     }
 }
 
-/* Channels [0, lanes) of one packed group: its panel (taps, R); x and out rows of n tokens; state (taps - 1, channels) with
- * rows state_stride apart: the rows of x before the first token, which become those before the next. */
-static void causal_conv(const float *panel, int64_t taps, int lanes, const float *x, int64_t x_stride, int64_t n, float *state,
-                        int64_t state_stride, float *out, int64_t out_stride) {
+/* Some channels that lie beside each other: their panels (groups, taps, R); x and out rows of n tokens; state (taps - 1,
+ * channels) with rows state_stride apart: the rows of x before the first token, which become those before the next. */
+static void causal_conv(const float *panels, int64_t taps, int64_t channels, const float *x, int64_t x_stride, int64_t n,
+                        float *state, int64_t state_stride, float *out, int64_t out_stride) {
     int64_t kept = taps - 1;
     for (int64_t t = 0; t < n; t++) {
-        v16 sum = v16_zero();
-        for (int64_t j = 0; j < taps; j++) {
-            int64_t row = t - kept + j;
-            const float *from = row < 0 ? state + (row + kept) * state_stride : x + row * x_stride;
-            sum = v16_fma(load_lanes(panel + j * RASE_R, lanes), load_lanes(from, lanes), sum);
+        const float *panel = panels;
+        for (int64_t c = 0; c < channels; c += RASE_R, panel += taps * RASE_R) {
+            int lanes = channels - c < RASE_R ? (int)(channels - c) : RASE_R;
+            v16 sum = v16_zero();
+            for (int64_t j = 0; j < taps; j++) {
+                int64_t row = t - kept + j;
+                const float *from = row < 0 ? state + (row + kept) * state_stride : x + row * x_stride;
+                sum = v16_fma(load_lanes(panel + j * RASE_R, lanes), load_lanes(from + c, lanes), sum);
+            }
+            store_lanes(out + t * out_stride + c, sum, lanes);
         }
-        store_lanes(out + t * out_stride, sum, lanes);
     }
     for (int64_t j = 0; j < kept; j++) { /* ascending: a row is read before it is written */
         int64_t row = n - kept + j;
         const float *from = row < 0 ? state + (row + kept) * state_stride : x + row * x_stride;
-        store_lanes(state + j * state_stride, load_lanes(from, lanes), lanes);
+        memmove(state + j * state_stride, from, (size_t)channels * sizeof(float));
     }
 }
 
-/* `blocks` x 16 columns of one head's state, or `lanes` of them, for all tokens of the task. */
+/* `blocks` x 16 columns of one head's state, or `lanes` of them, for all tokens of the task. A block of 64 columns lies in one
+ * piece of memory, row after row, so that it stays in the first-level cache; what is left over lies in blocks of 16. */
 static inline __attribute__((always_inline)) void delta_columns(const rase_delta_task *task, int64_t column, const int blocks,
                                                                 const int lanes) {
-    int64_t stride = task->v_dim;
-    float *state = task->state + column;
+    int64_t stride = blocks == 1 ? lanes : 16 * blocks;
+    float *state = task->state + column * task->k_dim;
     for (int64_t t = 0; t < task->n_tokens; t++) {
         const float *q = task->q + t * task->q_stride, *k = task->k + t * task->k_stride;
         const float *v = task->v + t * task->v_stride + column;
