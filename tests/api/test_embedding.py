@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import rase
+from rase.card import model_card
 from rase.cli.app import rase as command_line
 from rase.errors import ContextLengthExceeded, InvalidRequest, ManifestError, UnsupportedArchitecture
 from rase.registry import ModelKind
@@ -78,6 +79,9 @@ def test_a_store_knows_what_a_file_is_for(path, tmp_path):
         assert model.embed("hello").tobytes() == file.embed("hello").tobytes()
     with pytest.raises(InvalidRequest, match="no text"):
         rase.generate_registered_gguf(tmp_path / "store", "toy", "hello")
+    card = model_card(imported.manifest)
+    assert (card["architecture"], card["tokenizer"], card["template"]) == ("bert", "bert", None)
+    assert card["layers"] == TINY.n_layers and imported.problems == ()
     with pytest.raises(ManifestError, match="embedding"):
         store.import_local("wrong", path, kind="generator")
     rase.unload_models()
