@@ -41,7 +41,7 @@ class OpenVinoWorker(Worker):
         return {"tokens": steps, "seconds": steps * found.get_tpot().mean / 1000}
 
     def batch(self, setting: str, sequences: int, steps: int) -> Answer:
-        raise NotImplementedError
+        raise NotImplementedError("OpenVINO GenAI's pipeline of one sequence is measured, not its batches")
 
     def _generate(self, context: int, count: int) -> Any:
         config = openvino_genai.GenerationConfig()

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import rase
+from rase.backends.cpu import REVISION
 from rase.card import model_card
 from rase.cli.app import rase as command_line
 from rase.errors import ContextLengthExceeded, InvalidRequest, ManifestError, UnsupportedArchitecture
@@ -116,7 +117,7 @@ def test_the_command_line(path, tmp_path):
 
 def test_vectors_are_of_the_class_that_every_machine_has(path, monkeypatch):
     with rase.load(path) as model:
-        assert model.embedder.numerics_class == "cpu-1/int8/kv-f16"
+        assert model.embedder.numerics_class == f"cpu-{REVISION}/int8/kv-f16"
     monkeypatch.setenv("RASE_PREFILL", "f32")
     with rase.load(path) as model:
-        assert model.embedder.numerics_class == "cpu-1/f32/kv-f16"
+        assert model.embedder.numerics_class == f"cpu-{REVISION}/f32/kv-f16"
