@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -210,6 +211,16 @@ class Model:
     async def acomplete(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Answer:
         """``complete`` without blocking the event loop; cancelling the task stops the generation."""
         return await self._arun(_raw(prompt, options))
+
+    async def aembed(
+        self, texts: str | Sequence[str | Sequence[int]], *, dimensions: int | None = None
+    ) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """``embed`` without blocking the event loop; cancelling the task stops it at the next step."""
+        left = threading.Event()
+        try:
+            return await in_thread(lambda: self.embed(texts, dimensions=dimensions, cancelled=left.is_set))
+        finally:
+            left.set()
 
     async def astream(self, messages: Messages, **options: Unpack[Options]) -> AsyncIterator[str]:
         """``stream`` as an asynchronous iterator; leaving it stops the generation."""

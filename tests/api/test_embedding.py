@@ -121,3 +121,21 @@ def test_vectors_are_of_the_class_that_every_machine_has(path, monkeypatch):
     monkeypatch.setenv("RASE_PREFILL", "f32")
     with rase.load(path) as model:
         assert model.embedder.numerics_class == f"cpu-{REVISION}/f32/kv-f16"
+
+
+def test_the_asynchronous_twin_gives_the_same(path):
+    import asyncio
+
+    with rase.load(path) as model:
+        found = asyncio.run(model.aembed(["hello", "the unaffable"]))
+        assert found.tobytes() == model.embed(["hello", "the unaffable"]).tobytes()
+
+
+def test_threads_share_a_model(path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    texts = [f"hello {'un' * n}" for n in range(1, 9)]
+    with rase.load(path) as model, ThreadPoolExecutor(4) as pool:
+        alone = [model.embed(text).tobytes() for text in texts]
+        assert [vector.tobytes() for vector in pool.map(model.embed, texts * 3)] == alone * 3
+        assert model.embedder.active == 0

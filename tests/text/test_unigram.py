@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import time
@@ -125,3 +126,13 @@ def test_a_long_text_is_normalised_in_time() -> None:
         start = time.perf_counter()
         local.encode(text, False)
         assert time.perf_counter() - start < 10, "seconds, on a machine that does other things, too"
+
+
+def test_a_table_of_noise_is_refused_or_harmless() -> None:
+    rng = random.Random(7)
+    for size in (4, 16, 64, 400):
+        for _ in range(50):
+            units = rng.randbytes(4 * size)
+            table = [*(4 * size).to_bytes(4, "little"), *units, *rng.randbytes(20), 0]
+            with contextlib.suppress(TokenizerError):
+                LocalTokenizer.from_gguf(metadata(precompiled_charsmap=table)).encode("ab \u00e9 c")
