@@ -14,7 +14,7 @@ from tests.support.real import divergence, load, prose_ids
 pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(600)]
 
 PROMPTS = {
-    "The capital of France is": "Paris",
+    "The capital of France is": "France",  # a base model: its best token here is "the", as the reference says
     "1, 2, 3, 4, 5, 6,": "7",
     "Water is made of hydrogen and": "oxygen",
 }
