@@ -20,7 +20,7 @@ from rase.errors import InvalidSetting
 __all__ = ["Batches", "Limits", "Pace", "Rows", "make_batch", "share_out"]
 
 QUANTUM = 32  # fewest prompt tokens that are worth a sequence's place in a step, unless it has no more
-BASE_S = 0.15  # of prompt work beside a decode, and as much again as the decode takes
+BASE_S = 0.19  # of prompt work beside a decode, and as much again as the decode takes
 
 
 @dataclass(frozen=True)

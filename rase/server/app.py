@@ -46,6 +46,7 @@ from rase.server.sse import JobStream
 __all__ = ["create_app"]
 
 _SMALL = 32 << 10  # bytes that are parsed on the event loop: less work than handing them to a thread
+DESK = 8  # requests that are read and submitted at one time: a crowd queues here, and /health walks past it
 CLIENT_CLOSED = 499  # the log's status of a request whose client left
 
 
@@ -117,6 +118,7 @@ class _Api:
 
     def __init__(self, runner: Runner, *, max_body: int, ping_s: float, drain_s: float) -> None:
         self.runner, self.max_body, self.ping_s, self.drain_s = runner, max_body, ping_s, drain_s
+        self._desk = asyncio.Semaphore(DESK)
 
     async def health(self, request: Request) -> Response:
         return _json(encode({"status": "ok"}))
@@ -146,13 +148,15 @@ class _Api:
             body = await read_body(request.headers, request.receive, self.max_body)
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED)
-        call = read(body) if len(body) <= _SMALL else await asyncio.to_thread(read, body)
-        del body
         known = facts(request.scope)
-        known["model"] = call.model or ""
-        model = call.model or await self._only_model()
-        job = await self.runner.submit(model, call.requests, stream=call.stream)
-        known["model"] = model
+        async with self._desk:
+            call = read(body) if len(body) <= _SMALL else await asyncio.to_thread(read, body)
+            del body
+            known["model"] = call.model or ""
+            model = call.model or await self._only_model()
+            job = await self.runner.submit(model, call.requests, stream=call.stream)
+            known["model"] = model
+            await asyncio.sleep(0)  # whoever waits for the loop comes first
         try:
             started = await _unless_gone(request, job.ready)
             if call.keep_alive is not None:

@@ -1,0 +1,34 @@
+"""Proof 1 of list 04: 500 requests over four models, each with the bits that it has alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import toys
+from tests.support.invariance import suite
+from tests.support.tiny import WIDE_QWEN3, ZOO, Tiny
+
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600)]
+
+COUNT = 125  # requests of each model
+MODELS: dict[str, Tiny] = {
+    "qwen3": WIDE_QWEN3.but(matrices="Q4_K", n_layers=4, n_kv_heads=2),
+    "window": ZOO["gemma2"].but(dim=256, hidden=512, head_dim=64, n_layers=4, matrices="Q6_K", window=130),
+    "experts": ZOO["qwen3moe"].but(matrices="Q8_0", dim=64, hidden=32, n_layers=3),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_random_models(name: str, tmp_path: Path, figure) -> None:
+    wrong = suite(toys.from_tiny(tmp_path, MODELS[name]), COUNT, seed=500)
+    figure(f"{name}: {COUNT} requests under every circumstance, {len(wrong)} differences")
+    assert not wrong, "\n".join(wrong[:20])
+
+
+@pytest.mark.real
+def test_smollm2(smollm2: Path, figure) -> None:
+    wrong = suite(smollm2, COUNT, seed=501, threads=(1, 3))
+    figure(f"SmolLM2: {COUNT} requests under every circumstance, {len(wrong)} differences")
+    assert not wrong, "\n".join(wrong[:20])
