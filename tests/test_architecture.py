@@ -38,7 +38,7 @@ ARROWS: dict[str, set[str]] = {
     "api": {"completion", "session", "registry", *VALUES},
     "completion": {"session", "engine", "text"},
     "session": {"engine", "text", "models", "graph", "backends", "gguf", "safetensors", "registry"},
-    "convert": {"models.files", "gguf", "_kernels", "registry.files"},
+    "convert": {"models.files", "gguf", "text", "_kernels", "registry.files"},
     "registry": {"gguf", "safetensors", "text"},
     "text": {"gguf"},
     "engine": {"backends.base", "_kernels"},

@@ -39,6 +39,7 @@ class CheckpointModel:
     """
 
     format = "safetensors"
+    alignment = 32
 
     def __init__(self, folder: SafetensorsFolder, checkpoint: Checkpoint, architecture: str) -> None:
         config = folder_config(folder)

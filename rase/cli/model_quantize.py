@@ -1,4 +1,4 @@
-"""``rase model quantize``: a float GGUF file to a smaller one."""
+"""``rase model quantize``: a float model to a smaller GGUF file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ __all__ = ["quantize_model"]
 def quantize_model(
     source: str, target: str, mix: str, threads: int | None, overwrite: bool, as_json: bool
 ) -> None:
-    """Write the GGUF file SOURCE (F32, F16 or BF16) to TARGET, quantized.
+    """Write the model SOURCE (F32, F16 or BF16) to the GGUF file TARGET, quantized.
+
+    SOURCE is a GGUF file, or a folder in the layout of transformers.
 
     TARGET appears when it is complete; an interrupted run leaves nothing.
     """

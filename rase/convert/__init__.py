@@ -1,4 +1,4 @@
-"""Models from one file format to another: ``quantize_gguf`` writes a smaller GGUF file."""
+"""Models from one format to another: ``quantize_gguf`` writes a smaller GGUF file of a file or a folder."""
 
 from __future__ import annotations
 

@@ -71,11 +71,12 @@ class Model:
 
 
 def choose_format(info: TensorInfo, mix: Mix, model: Model) -> Format:
-    """The format that ``mix`` gives the tensor; its own where it stays as it is."""
+    """The format that ``mix`` gives the tensor; float weights that it does not quantize become float32."""
     name = info.name
-    is_matrix = len(info.shape) >= 2 and name.endswith("weight") and not KEPT.search(name)
-    if info.format.name not in FLOATS or not is_matrix:
+    if info.format.name not in FLOATS:
         return info.format
+    if len(info.shape) < 2 or not name.endswith("weight") or KEPT.search(name):
+        return format_named("F32")
     wanted, cols = _wanted(name, mix, model, info.shape[-1]), info.shape[-1]
     if cols % format_named(wanted).block_size:
         wanted = NARROW.get(wanted, "F16")

@@ -1,4 +1,4 @@
-"""``quantize_gguf``: a float GGUF file to one of the quantized mixes, tensor by tensor, in bounded memory."""
+"""``quantize_gguf``: a float model to one of the quantized mixes, tensor by tensor, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import numpy as np
 
 from rase._kernels import quantize as kernel
 from rase.convert.mixes import FLOATS, MIXES, Mix, Model, choose_format
+from rase.convert.vocabulary import embed
 from rase.errors import Cancelled, CorruptModelFile, InvalidRequest, UnsupportedFormat
 from rase.gguf.dequantize import dequantize
 from rase.gguf.formats import Format, TensorInfo
-from rase.gguf.reader import GgufFile
+from rase.gguf.modelfile import ModelFile
 from rase.gguf.writer import build_header
+from rase.models.files import open_model
 from rase.registry.files import Progress, store_errors, sync_folder, temporary_name, write_new
 
 __all__ = ["quantize_gguf"]
@@ -34,7 +36,10 @@ def quantize_gguf(
     progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> int:
-    """Write ``source``, a GGUF file of F32, F16 or BF16 weights, to ``target`` quantized; return its size.
+    """Write ``source``, a model of F32, F16 or BF16 weights, to the GGUF file ``target``; return its size.
+
+    ``source`` is a GGUF file or a folder of safetensors files; the tokenizer.json of a folder goes into the
+    file where GGUF can say it (``rase.convert.vocabulary``).
 
     ``mix`` is one of Q4_0, Q4_K_M, Q5_K_M, Q6_K and Q8_0, with llama.cpp's choice of a format per tensor.
     ``target`` appears whole or not at all. ``progress(done, total)`` counts bytes of the source's tensors;
@@ -42,7 +47,7 @@ def quantize_gguf(
     process may use).
 
     Raises ``InvalidRequest`` (unknown mix, target exists or is the source), ``UnsupportedFormat`` (no float
-    model), ``CorruptModelFile`` (a NaN or an infinity among the weights), what ``GgufFile.open`` raises, and
+    model), ``CorruptModelFile`` (a NaN or an infinity among the weights), what ``open_model`` raises, and
     ``StoreError`` where the target cannot be written.
     """
     if mix not in MIXES:
@@ -54,7 +59,7 @@ def quantize_gguf(
     workers = threads if threads is not None else len(os.sched_getaffinity(0))
     if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 1024:
         raise InvalidRequest("threads", expected="a number from 1 to 1024", found=repr(threads))
-    with GgufFile.open(source) as file:
+    with open_model(source) as file:
         _check(file)
         run = _Run(file, MIXES[mix], workers, progress, cancelled)
         temporary = temporary_name(path)
@@ -76,12 +81,12 @@ def _same_file(source: str | os.PathLike[str], target: Path) -> bool:
         return False
 
 
-def _check(file: GgufFile) -> None:
+def _check(file: ModelFile) -> None:
     quantized = [info for info in file.tensors.values() if info.format.name not in FLOATS]
     if quantized:
         info = quantized[0]
         raise UnsupportedFormat(
-            f"tensor '{info.name}' of '{file.shards[0].path}' is quantized already",
+            f"tensor '{info.name}' of '{file.location}' is quantized already",
             expected="weights in " + ", ".join(FLOATS), found=info.format.name,
             hint="Start from the model's float file: quantizing twice loses twice.", tensor=info.name,
         )  # fmt: skip
@@ -91,13 +96,15 @@ class _Run:
     """One conversion: the new header, then the data of each tensor in pieces."""
 
     def __init__(
-        self, file: GgufFile, mix: Mix, threads: int, progress: Progress | None,
+        self, file: ModelFile, mix: Mix, threads: int, progress: Progress | None,
         cancelled: Callable[[], bool] | None,
     ) -> None:  # fmt: skip
         self.file, self.mix, self.threads = file, mix, threads
         self.progress, self.cancelled = progress, cancelled
         model = Model.of(file.metadata, file.tensors)
         self.plan = [(info, choose_format(info, mix, model)) for info in file.tensors.values()]
+        embedding = file.tensors.get("token_embd.weight")
+        self.rows = embedding.shape[0] if embedding is not None else 0
         self.total = sum(info.nbytes for info, _ in self.plan)
         self.done = 0
 
@@ -116,6 +123,8 @@ class _Run:
     def _metadata(self) -> tuple[dict[str, Any], dict[str, str]]:
         values = {key: value for key, value in self.file.metadata.items() if not key.startswith("split.")}
         types = dict(self.file.types)
+        if self.file.tokenizer_json is not None:
+            embed(self.file.tokenizer_json, self.rows, values, types)
         for key, value in (
             ("general.file_type", self.mix.file_type), ("general.quantization_version", QUANTIZATION_VERSION)
         ):  # fmt: skip
@@ -123,39 +132,36 @@ class _Run:
         return values, types
 
     def _copied(self, info: TensorInfo) -> Iterator[bytes]:
-        for start in range(0, info.nbytes, 4 * PIECE):
-            yield self._read(info, start, min(4 * PIECE, info.nbytes - start))
+        for raw in self.file.rows(info, 4 * PIECE):
+            self._count(len(raw))
+            yield raw
 
     def _converted(self, info: TensorInfo, form: Format) -> Iterator[memoryview]:
         cols = info.shape[-1]
-        rows = info.nbytes // info.format.row_bytes(cols)
-        step = max(1, PIECE // cols)
-        for first in range(0, rows, step):
-            count = min(step, rows - first)
-            width = info.format.row_bytes(cols)
-            raw = self._read(info, first * width, count * width)
+        width = info.format.row_bytes(cols)
+        for raw in self.file.rows(info, PIECE * info.format.block_bytes):
+            self._count(len(raw))
+            count = len(raw) // width
             values = np.ascontiguousarray(dequantize(info.format, raw, (count, cols))).reshape(-1)
             yield self._quantized(info, form, values, count * form.row_bytes(cols))
 
     def _quantized(self, info: TensorInfo, form: Format, values: Any, nbytes: int) -> memoryview:
-        if form.name == "F16":
+        if form.name in ("F16", "F32"):
             finite = bool(np.isfinite(values).all())
-            out = values.astype("<f2").view(np.uint8)
+            out = values.astype("<f2" if form.name == "F16" else "<f4").view(np.uint8)
         else:
             out = np.empty(nbytes, dtype=np.uint8)
             finite = kernel.quantize(form.ggml_id, values, out, self.threads)
         if not finite:
             raise CorruptModelFile(
-                f"tensor '{info.name}' of '{self.file.shards[0].path}' holds a NaN or an infinity",
+                f"tensor '{info.name}' of '{self.file.location}' holds a NaN or an infinity",
                 expected="finite weights", hint="Convert or download the model again.", tensor=info.name,
             )  # fmt: skip
         return memoryview(out)
 
-    def _read(self, info: TensorInfo, start: int, length: int) -> bytes:
+    def _count(self, length: int) -> None:
         if self.cancelled is not None and self.cancelled():
             raise Cancelled("quantizing was cancelled", done=self.done, total=self.total)
-        raw = self.file.shards[info.shard].file.read(info.offset + start, length, f"tensor '{info.name}'")
         self.done += length
         if self.progress is not None:
             self.progress(self.done, self.total)
-        return raw

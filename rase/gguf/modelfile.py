@@ -53,6 +53,7 @@ class ModelFile(StoredTensors, Protocol):
     metadata: dict[str, Any]
     types: dict[str, str]
     tokenizer_json: bytes | None  # a tokenizer.json that is part of the model
+    alignment: int  # of tensor data in a GGUF file of this model
     working_bytes: int  # memory that delivering takes beside the buffers that are hashed
 
     def source(

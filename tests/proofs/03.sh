@@ -10,10 +10,12 @@ remake_goldens() {
     figure "encoders: $(paste -sd' ' "$work/goldens")"
 }
 
-# llama-cpp-python is built from source where the index has no wheel: some ten minutes, once per environment.
+# The build of llama.cpp that list 02 uses, too: some ten minutes, once. What it imports goes beside it.
 quantize() {
-    $python -m pip install -q llama-cpp-python
-    checks -s tests/proofs/test_03_quantize.py tests/convert
+    local peer
+    peer=$($python -c 'from bench.builds import ensure; print(ensure("avx512"))')
+    $python -m pip install -q --target "$work/peer" diskcache jinja2 typing-extensions
+    PYTHONPATH=$work/peer:$peer checks -s -o timeout=600 tests/proofs/test_03_quantize.py tests/convert
 }
 
 # The package's own runtime is sentence-transformers, and its model a checkpoint: both stay out of rase's environment.

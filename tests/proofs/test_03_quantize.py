@@ -16,7 +16,10 @@ from rase.convert import quantize_gguf
 from rase.convert.mixes import MIXES
 from rase.gguf.dequantize import dequantize
 from rase.gguf.reader import GgufFile
+from rase.text.tokenizer import LocalTokenizer
+from tests.support import hf_folder, toys
 from tests.support.float_model import write_float_model
+from tests.support.toy_tokenizers import toy_bpe
 
 pytestmark = pytest.mark.proof
 
@@ -59,6 +62,24 @@ def test_as_good_as_llama_cpp(tmp_path: Path, mix: str, shape: str) -> None:
             assert each[0] <= 1.05 * each[1], f"{name} {ours[name].tensor_type.name}: {each}"
             errors += each
     print(f"{mix} {shape}: squared error {errors[0] / errors[1]:.4f} of llama.cpp's")
+
+
+def test_llama_cpp_loads_what_a_folder_gave(tmp_path: Path) -> None:
+    """Tokenizer and all: its vocabulary encodes as the folder's tokenizer.json does."""
+    llama_cpp = pytest.importorskip("llama_cpp")
+    tokenizer = toy_bpe()
+    source = toys.chain(tmp_path, ["H", "e", "l", "o"], tokenizer=tokenizer)
+    folder = hf_folder.from_gguf(source, tmp_path / "folder", tokenizer.write_json(tmp_path))
+    quantize_gguf(folder, tmp_path / "q.gguf", "Q8_0")
+    model = llama_cpp.Llama(str(tmp_path / "q.gguf"), vocab_only=True, verbose=False)
+    text = "hello the world<|eot_id|> 123"
+    found = model.tokenize(text.encode(), add_bos=False, special=True)
+    with GgufFile.open(tmp_path / "q.gguf") as file:
+        ours = LocalTokenizer.from_gguf(file.metadata)
+    whole = LocalTokenizer.from_json((folder / "tokenizer.json").read_bytes())
+    assert (
+        found == ours.encode(text, add_special_tokens=False) == whole.encode(text, add_special_tokens=False)
+    )
 
 
 @pytest.mark.parametrize("mix", MIXES)
