@@ -6,13 +6,15 @@ A part gets slices of what is stored, from any thread, and gives slices of the g
 from __future__ import annotations
 
 import math
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from rase.gguf.formats import Format, TensorInfo, format_named
+from rase.errors import CorruptModelFile
+from rase.gguf.formats import W4A16, Format, TensorInfo, format_named
 
-__all__ = ["Give", "Pairs", "Part", "Same", "Shifted"]
+__all__ = ["Awq", "Give", "Pairs", "Part", "Same", "Shifted"]
 
 Give = Callable[[int, memoryview], object]
 """Gets an offset into the bytes of the part, and the bytes from there on."""
@@ -92,6 +94,61 @@ class Shifted(Part):
         from rase.gguf.dequantize import dequantize
 
         give(0, _view(dequantize(stored.format, data, stored.shape) + np.float32(self._offset)))
+
+
+class Awq(Part):
+    """A matrix of AWQ's GEMM layout, (in, out), as rows of W4A16, those of heads as ``Pairs`` puts them."""
+
+    def __init__(
+        self, weights: TensorInfo, zeros: TensorInfo, scales: TensorInfo, head_dim: int | None
+    ) -> None:
+        super().__init__(weights)
+        cols, words = weights.shape if len(weights.shape) == 2 else (0, 0)
+        self.stored = (weights, zeros, scales)
+        self.shape, self.format, self._head_dim = (8 * words, cols), W4A16, head_dim
+        groups = cols // W4A16.block_size
+        shapes = ((cols, words), (groups, words), (groups, 8 * words))
+        names = ("I32", "I32", "F16")
+        for info, shape, name in zip(self.stored, shapes, names, strict=True):
+            if (info.shape, info.format.name) != (shape, name) or not groups or cols % W4A16.block_size:
+                raise CorruptModelFile(
+                    f"AWQ tensor '{info.name}'", expected=f"{name} {shape}, groups of {W4A16.block_size}",
+                    found=f"{info.format.name} {info.shape}", tensor=info.name,
+                    hint="Choose a version of the model with group size 128, GEMM layout.",
+                )  # fmt: skip
+        self._held: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def working_bytes(self) -> int:
+        return sum(info.nbytes for info in self.stored) + 2 * self.nbytes
+
+    def grain(self, grain: int) -> int:
+        return max(info.nbytes for info in self.stored)  # each comes whole
+
+    def take(self, stored: TensorInfo, start: int, data: memoryview, give: Give) -> None:
+        with self._lock:
+            self._held[stored.name] = bytes(data)
+            if len(self._held) < len(self.stored):
+                return
+            held, self._held = self._held, {}
+        give(0, _view(self._rows(*(held[info.name] for info in self.stored))))
+
+    def _rows(self, weights: bytes, zeros: bytes, scales: bytes) -> Any:
+        import numpy as np
+
+        from rase._kernels import awq
+
+        out, cols = self.shape
+        rows = np.empty((out, self.format.row_bytes(cols)), np.uint8)
+        awq.rows(
+            np.frombuffer(weights, "<u4").reshape(cols, -1),
+            np.frombuffer(zeros, "<u4").reshape(-1, out // 8),
+            np.frombuffer(scales, "<u2").reshape(-1, out), rows,
+        )  # fmt: skip
+        if self._head_dim is None:
+            return rows
+        return rows.reshape(-1, 2, self._head_dim // 2, rows.shape[1]).swapaxes(1, 2)
 
 
 def _view(array: Any) -> memoryview:

@@ -21,6 +21,9 @@ from rase.safetensors.folder import CONFIG, SafetensorsFolder
 
 __all__ = ["CheckpointModel", "folder_config"]
 
+# Of "quantization_config": how files of AutoAWQ are (W4A16)
+_AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+
 
 def folder_config(folder: SafetensorsFolder) -> Config:
     """config.json of a folder, or its text part where the model sees images, too.
@@ -143,10 +146,15 @@ class ArrangedTensors:
 
 
 def _refuse_quantized(config: Config) -> None:
-    if (table := config.table("quantization_config")) != {}:
+    """Raise ``UnsupportedFormat`` for weights that are quantized in another way than AWQ's usual one."""
+    table = config.table("quantization_config")
+    said = {key: str(table.get(key, value)).lower() for key, value in _AWQ.items()}
+    said["quant_method"] = str(table.get("quant_method")).lower()
+    if table and said != {key: str(value).lower() for key, value in _AWQ.items()}:
         raise UnsupportedFormat(
             f"'{config.file.path}': the weights are quantized in a way that rase does not run",
-            expected="BF16, F16 or F32", found=f"{table.get('quant_method')!r:.60}",
+            expected=", ".join(f"{key} {value}" for key, value in _AWQ.items()),
+            found=", ".join(f"{key} {value:.40}" for key, value in said.items()),
             hint="Choose the float version of the model, or a GGUF file of it.",
         )  # fmt: skip
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rase.checkpoint.arrange import Pairs, Part, Same, Shifted
+from rase.checkpoint.arrange import Awq, Pairs, Part, Same, Shifted
 from rase.checkpoint.mapping import LAYER, WHOLE, Checkpoint
 from rase.errors import CorruptModelFile, UnsupportedFormat
 from rase.gguf.formats import FORMATS, TensorInfo
@@ -18,6 +18,7 @@ _EXPERT = re.compile(r"(.+)\.(\d{1,5})\.([^.]+)")
 _LEFT = re.compile(r"(.*\.)?rotary_emb\.inv_freq|(model\.)?(vision_tower|multi_modal_projector)\..*")
 _TEXT = ("language_model.", "model.language_model.")  # the text part of a model that sees images
 _PAIRED = ("attn_q", "attn_k")
+_AWQ = ("qweight", "qzeros", "scales")  # of one matrix
 _RUNS = {form.name for form in FORMATS.values()}
 
 
@@ -51,15 +52,17 @@ def arrange(
     for full, info in stored.items():
         if _LEFT.fullmatch(full):
             continue
-        name, expert = _name(_text(full), checkpoint)
+        if (triple := _awq(full, stored)) == ():
+            continue
+        name, expert = _name(_text(full).replace(".qweight", ".weight"), checkpoint)
         if name.startswith("output.") and tied:
             continue
-        if info.format.name not in _RUNS:
+        if not triple and info.format.name not in _RUNS:
             raise UnsupportedFormat(
                 f"tensor '{full}' has dtype {info.format.name}", expected="BF16, F16 or F32",
                 hint="Choose a version of the model in one of those.", tensor=full,
             )  # fmt: skip
-        part = _part(name, info, checkpoint, head_dim)
+        part = _part(name, triple or (info,), checkpoint, head_dim)
         if expert is not None:
             stacks.setdefault(name, {})[expert] = part
         else:
@@ -96,9 +99,28 @@ def _name(full: str, checkpoint: Checkpoint) -> tuple[str, int | None]:
     return full, None
 
 
-def _part(name: str, info: TensorInfo, checkpoint: Checkpoint, head_dim: int) -> Part:
-    inner = name.split(".")[-2] if "." in name else ""
-    if checkpoint.pairs == "neighbour" and inner in _PAIRED and info.shape and info.shape[0] % head_dim == 0:
+def _awq(name: str, stored: Mapping[str, TensorInfo]) -> tuple[TensorInfo, ...] | None:
+    """The three tensors of an AWQ matrix where ``name`` is the first, none of its own where it is another."""
+    base, _, end = name.rpartition(".")
+    if end not in _AWQ or f"{base}.{_AWQ[0]}" not in stored:
+        return None
+    if end != _AWQ[0]:
+        return ()
+    missing = next((f"{base}.{end}" for end in _AWQ if f"{base}.{end}" not in stored), None)
+    if missing is not None:
+        raise CorruptModelFile(
+            f"tensor '{missing}' is missing", expected="one beside its weights", tensor=missing
+        )
+    return tuple(stored[f"{base}.{end}"] for end in _AWQ)
+
+
+def _part(name: str, infos: tuple[TensorInfo, ...], checkpoint: Checkpoint, head_dim: int) -> Part:
+    inner, info = name.split(".")[-2] if "." in name else "", infos[0]
+    paired = checkpoint.pairs == "neighbour" and inner in _PAIRED
+    if len(infos) == len(_AWQ):
+        rows = 8 * info.shape[-1] if info.shape else 0
+        return Awq(infos[0], infos[1], infos[2], head_dim if paired and rows % head_dim == 0 else None)
+    if paired and info.shape and info.shape[0] % head_dim == 0:
         return Pairs(info, head_dim)
     if checkpoint.norm_offset and inner.endswith("norm") and len(info.shape) == 1:
         return Shifted(info, checkpoint.norm_offset)

@@ -136,6 +136,12 @@ def _q6_k(blocks: Bytes) -> Floats:
     return scaled(half(blocks, 208) * scales, signed(quants, 32))
 
 
+def _w4a16(blocks: Bytes) -> Floats:
+    # d, zero point, qs[64]: weight = d * code - d * zero, both products exact
+    d, quants = half(blocks, 0), blocks[:, 4:, None] >> np.array([0, 4], np.uint8) & np.uint8(15)
+    return d * quants.reshape(len(blocks), -1).astype(np.float32) - d * half(blocks, 2)
+
+
 _FUNCTIONS: dict[str, Callable[[Bytes], Floats]] = {
     "F32": _f32, "F16": _f16, "BF16": _bf16, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1,
     "Q8_0": _q8_0, "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k,
@@ -143,4 +149,5 @@ _FUNCTIONS: dict[str, Callable[[Bytes], Floats]] = {
     "TQ1_0": codebooks.tq1_0, "TQ2_0": codebooks.tq2_0,
     "IQ3_XXS": codebooks.iq3_xxs, "IQ3_S": codebooks.iq3_s, "IQ2_XXS": codebooks.iq2_xxs,
     "IQ2_XS": codebooks.iq2_xs, "IQ2_S": codebooks.iq2_s, "IQ1_S": codebooks.iq1_s, "IQ1_M": codebooks.iq1_m,
+    "W4A16": _w4a16,
 }  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rase.errors import CorruptModelFile
 
-__all__ = ["FORMATS", "KNOWN_TYPES", "MAX_ELEMENTS", "Format", "TensorInfo", "format_named"]
+__all__ = ["FORMATS", "KNOWN_TYPES", "MAX_ELEMENTS", "W4A16", "Format", "TensorInfo", "format_named"]
 
 MAX_ELEMENTS = 2**47  # weights in one tensor: far above any model, and every product below stays under 2**63
 
@@ -89,6 +89,9 @@ FORMATS: dict[int, Format] = {
     )
 }
 
+# What other containers hold and no GGUF file: numbers that ggml has not given out, from 63 down.
+W4A16 = Format("W4A16", 63, 128, 68)  # AWQ by rows: float16 scale and zero point, then nibbles ascending
+
 # Every type id that ggml has given out, retired ones too, so that a refusal can name the type.
 KNOWN_TYPES: dict[int, str] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 4: "Q4_2", 5: "Q4_3", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9:
@@ -102,7 +105,7 @@ KNOWN_TYPES: dict[int, str] = {
 
 def format_named(name: str) -> Format:
     """The format called ``name``; ``KeyError`` when rase has none of that name."""
-    for form in FORMATS.values():
+    for form in (*FORMATS.values(), W4A16):
         if form.name == name:
             return form
     raise KeyError(name)

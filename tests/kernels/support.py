@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rase._kernels import kernels
-from rase.gguf.formats import FORMATS, Format, format_named
+from rase.gguf.dequantize import dequantize
+from rase.gguf.formats import FORMATS, W4A16, Format, format_named
 from tests.support.gguf_build import get_half, set_half
 
 VARIANTS = [kernels.Variant(name) for name, missing in kernels.variants() if missing is None]
 NAMES = [variant.name for variant in VARIANTS]
-FORMAT_NAMES = [form.name for form in FORMATS.values()]
+FORMAT_NAMES = [form.name for form in (*FORMATS.values(), W4A16)]
 F32 = np.float32
 
 # Byte offsets of d and of dmin or m in a block.
@@ -23,7 +24,7 @@ SCALES: dict[str, tuple[int, int | None]] = {
     "Q2_K": (80, 82), "Q3_K": (108, None), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208, None),
     "IQ4_NL": (0, None), "IQ4_XS": (0, None), "MXFP4": (0, None), "TQ1_0": (52, None), "TQ2_0": (64, None),
     "IQ3_XXS": (0, None), "IQ3_S": (0, None), "IQ2_XXS": (0, None), "IQ2_XS": (0, None), "IQ2_S": (0, None),
-    "IQ1_S": (0, None), "IQ1_M": (48, None),
+    "IQ1_S": (0, None), "IQ1_M": (48, None), "W4A16": (0, 2),
 }  # fmt: skip
 
 # Depths of a block of 256 that are summed as integers (rule R2); 32 where nothing is said.
@@ -95,6 +96,10 @@ def raw_blocks(fmt: str, rows: int, cols: int, rng: np.random.Generator) -> NDAr
 
 
 def dequantized(fmt: str, raw: NDArray) -> NDArray:
+    if fmt == "W4A16":  # no format of the package: tests/checkpoint/test_awq.py has its definition
+        return dequantize(
+            W4A16, raw.tobytes(), (len(raw), raw.shape[1] // W4A16.block_bytes * W4A16.block_size)
+        )
     with np.errstate(all="ignore"):
         return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[fmt])
 
@@ -190,7 +195,7 @@ def expected_linear(fmt: str, raw: NDArray, x: NDArray) -> NDArray:
     rows, (m, cols) = len(raw), x.shape
     acc = np.zeros((m, rows), dtype=F32)
     form = format_named(fmt)
-    if form.block_size == 1:
+    if form.block_size == 1 or fmt == "W4A16":
         w = dequantized(fmt, raw)
         for k in range(cols):
             acc = fma(np.broadcast_to(w[:, k], acc.shape), np.broadcast_to(x[:, k, None], acc.shape), acc)

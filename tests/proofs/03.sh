@@ -26,6 +26,9 @@ embedding() {
     RASE_PROOF_MINILM=$work/minilm checks -s tests/proofs/test_03_embedding.py tests/models/test_encoders.py
 }
 
+# Timed: alone on the machine, as far as it lets us.
+formats() { undisturbed "$python" -m pytest -p no:cacheprovider -q -m "" -s tests/proofs/test_03_formats.py; }
+
 proof 1 "Every architecture gives the logits of transformers, past windows and scaled contexts" checks tests/models/test_goldens.py
 proof golden "The committed logits are those of transformers" remake_goldens
 proof 2 "Gemma-3-270M is near the float64 reference, and its greedy text is stable" checks tests/proofs/test_03_gemma.py
@@ -35,3 +38,4 @@ proof 5 "Quantized files are as good as llama.cpp's, of the same formats, and lo
 cases=tests/cases
 proof 6 "All cases TOK, BOS, TPL, NUM and THK" \
     checks $cases/test_{tok,bos,tpl,num,thk}.py $cases/http/test_{text,thk}_http.py tests/text/test_template_families.py
+proof 7 "Codebook, ternary and AWQ formats are as fast as the nearest older ones" formats

@@ -1,4 +1,4 @@
-/* The table of formats by ggml type number: one header each, one line each. */
+/* The table of formats by ggml type number, and by one of our own from 63 down: one header each, one line each. */
 #include "bf16.h"
 #include "f16.h"
 #include "f32.h"
@@ -24,6 +24,7 @@
 #include "q8_0.h"
 #include "tq1_0.h"
 #include "tq2_0.h"
+#include "w4a16.h"
 
 #define RASE_FORMATS                                                                                              \
     {                                                                                                             \
@@ -32,5 +33,5 @@
         [13] = &q5_k_format, [14] = &q6_k_format, [16] = &iq2_xxs_format, [17] = &iq2_xs_format,                   \
         [18] = &iq3_xxs_format, [19] = &iq1_s_format, [20] = &iq4_nl_format, [21] = &iq3_s_format,                 \
         [22] = &iq2_s_format, [23] = &iq4_xs_format, [29] = &iq1_m_format, [30] = &bf16_format,                    \
-        [34] = &tq1_0_format, [35] = &tq2_0_format, [39] = &mxfp4_format,                                          \
+        [34] = &tq1_0_format, [35] = &tq2_0_format, [39] = &mxfp4_format, [63] = &w4a16_format,                    \
     }
