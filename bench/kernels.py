@@ -60,7 +60,10 @@ class Matrix:
         self.rows = max(1, nbytes // variant.packed_bytes(form.ggml_id, r, COLS)) * r
         shape = (min(self.rows, 64 * r), form.row_bytes(COLS))
         part = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-        self.raw = np.resize(part & 0x3F, (self.rows, shape[1])).reshape(-1)  # no infinite or NaN scale
+        part &= 0x3F  # no infinite or NaN scale
+        if form.name == "MXFP4":  # its exponents would make subnormal weights, which cost a hundred cycles each
+            part.reshape(-1, form.block_bytes)[:, 0] = 120
+        self.raw = np.resize(part, (self.rows, shape[1])).reshape(-1)
         self.packed = aligned(variant.packed_bytes(form.ggml_id, self.rows, COLS))
         self.bytes_per_mac = self.packed.nbytes / (self.rows * COLS)
         self.pack()
