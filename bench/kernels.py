@@ -61,7 +61,7 @@ class Matrix:
         shape = (min(self.rows, 64 * r), form.row_bytes(COLS))
         part = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
         part &= 0x3F  # no infinite or NaN scale
-        if form.name == "MXFP4":  # its exponents would make subnormal weights, which cost a hundred cycles each
+        if form.name == "MXFP4":  # else its weights are subnormal, which is another measurement
             part.reshape(-1, form.block_bytes)[:, 0] = 120
         self.raw = np.resize(part, (self.rows, shape[1])).reshape(-1)
         self.packed = aligned(variant.packed_bytes(form.ggml_id, self.rows, COLS))
