@@ -33,13 +33,13 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 def pull_model(
-    store: StrPath, repo: str, file: str, id: str, kind: str | None = None, architecture: str | None = None,
+    store: StrPath, repo: str, file: str, id: str, kind: str = "generator", architecture: str | None = None,
     context_length: int | None = None, chat_template: str | None = None,
 ) -> ImportedModel:  # fmt: skip
     """Download ``file`` from the Hugging Face repository ``repo`` and register it as ``id``.
 
-    Raises ``HubError``, ``StoreError``, ``InvalidModelId``, ``UnsupportedFormat`` or ``CorruptModelFile``;
-    nothing is registered then.
+    Raises ``HubError``, ``StoreError``, ``InvalidModelId``, ``UnsupportedFormat`` or ``CorruptModelFile``, among them
+    for a ``kind`` that the file is not; nothing is registered then.
     """
     from rase.registry.sources import pull
 
@@ -49,7 +49,7 @@ def pull_model(
 
 
 def import_model(
-    store: StrPath, path: StrPath, id: str, kind: str | None = None, architecture: str | None = None,
+    store: StrPath, path: StrPath, id: str, kind: str = "generator", architecture: str | None = None,
     context_length: int | None = None, chat_template: str | None = None,
 ) -> ImportedModel:  # fmt: skip
     """Register the local file ``path`` as ``id``: it is hashed and checked, and stays where it is."""
