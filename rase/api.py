@@ -38,8 +38,8 @@ def pull_model(
 ) -> ImportedModel:  # fmt: skip
     """Download ``file`` from the Hugging Face repository ``repo`` and register it as ``id``.
 
-    Raises ``HubError``, ``StoreError``, ``InvalidModelId``, ``UnsupportedFormat`` or ``CorruptModelFile``, among them
-    for a ``kind`` that the file is not; nothing is registered then.
+    Raises ``HubError``, ``StoreError``, ``InvalidModelId``, ``UnsupportedFormat`` or ``CorruptModelFile``;
+    a ``kind`` that the file is not is refused. Nothing is registered then.
     """
     from rase.registry.sources import pull
 

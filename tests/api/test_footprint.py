@@ -65,7 +65,7 @@ def test_loading_again_and_again_keeps_nothing(tmp_path: Path) -> None:
     states = [rounds(5)]  # whatever is made once is made now
     for _ in range(4):
         states.append(rounds(10))
-    # Threads of tests before may end or begin meanwhile; what each load left behind would be ten more a round.
+    # Threads of tests before may end or begin meanwhile; what each load left behind would be ten a round.
     for what, index in (("files", 1), ("threads", 2)):
         assert states[-1][index] - states[0][index] < 10, f"{what}: {[state[index] for state in states]}"
     growth = [(after[0] - before[0]) / 2**20 for before, after in itertools.pairwise(states)]
