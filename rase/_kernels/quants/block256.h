@@ -242,6 +242,7 @@ TEMPLATE void block256_four(const block256 f, const uint8_t *group, int64_t cols
 
 /* (d * scale) * (code - offset), then - dmin * minimum, each operation rounded: the order of the format's definition. */
 TEMPLATE void block256_panel(const block256 f, const uint8_t *group, int64_t k0, int64_t k1, float *out) {
+    const int sub_bytes = (int)block256_bytes(f) * f.sub / 256;
     for (int64_t b = k0 / 256; b < k1 / 256; b++) {
         const uint8_t *start = group + (size_t)b * block256_bytes(f), *block = start + block256_halves(f);
         const uint16_t *halves = (const uint16_t *)start;
@@ -253,6 +254,7 @@ TEMPLATE void block256_panel(const block256 f, const uint8_t *group, int64_t k0,
             UNROLL(i, 4) {
                 rf scale = rf_mul(d, rf_from_ri(f.offset ? ri_byte_i8(scales[h], i) : ri_byte_u8(scales[h], i)));
                 rf minimum = f.has_minimum ? rf_mul(dmin, rf_from_ri(ri_byte_u8(minimums[h], i))) : rf_zero();
+                read_ahead(start + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
                 UNROLL(v, f.sub / 4) {
                     rb w = f.codes(block, h, i, v);
                     UNROLL(e, 4) {

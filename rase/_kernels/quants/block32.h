@@ -76,6 +76,7 @@ TEMPLATE void block32_panel(const uint8_t *group, int64_t k0, int64_t k1, int co
         const uint8_t *block = group + (size_t)b * block32_bytes(code_bytes, head);
         const uint8_t *codes = block + block32_head(head) * RASE_R;
         rf d = block32_d(block, head), minimum = block32_minimum(block, head);
+        read_ahead(block, (int)(block32_bytes(code_bytes, head) + 63) / 64);
         UNROLL(v, 8) {
             rb w = weights(codes, v);
             UNROLL(i, 4) {
