@@ -10,7 +10,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-# At once: openai's streams look at it when they end, and one that is collected during its import finds half a module.
+# At once: openai's streams look at it when they end; one collected during its import finds half a module.
 import httpx  # noqa: F401
 import pytest
 
