@@ -56,7 +56,7 @@ environment() {
         say "making the virtual environment $folder"
         "$python" -m venv "$folder"
     fi
-    say "building the kernels and installing rase[$extras] (about a minute)"
+    say "building the kernels and installing rase[$extras] (two to three minutes on two cores)"
     "$folder/bin/python" -m pip install -q -e ".[$extras]"
     echo "$stamp" >"$folder/.rase-stamp"
 }
