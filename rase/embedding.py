@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from rase.device import DevicePreference, RuntimeDevice
+from rase.device import RuntimeDevice
 from rase.errors import ContextLengthExceeded, InvalidRequest
-from rase.loaded import check_digests, check_runs, fingerprint, tokenizer_of
-from rase.loading import LoadedProgram, Progress, close_with, load_program
+from rase.loaded import tokenizer_of
+from rase.loading import LoadedProgram, close_with
+from rase.session_base import Session
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,64 +35,38 @@ class Embeddings:
     fingerprint: str
 
 
-class EmbeddingSession:
+class EmbeddingSession(Session):
     """A loaded embedding model. Threads may use it at once: their texts wait for each other.
 
-    ``id, manifest, device, tokenizer, context_length, numerics_class, fingerprint`` are those of a
-    ``ModelSession``; ``dim`` is the length of a vector before it is cut, ``pooling`` mean, cls or last.
+    Besides what every ``Session`` has, ``dim`` is the length of a vector before it is cut, and ``pooling``
+    mean, cls or last. ``context_length`` bounds one text.
     """
+
+    kind = "embedding"
 
     def __init__(
         self, manifest: ModelManifest, device: RuntimeDevice, loaded: LoadedProgram, tokenizer: LocalTokenizer
     ) -> None:
-        import rase
         from rase.engine.embedder import Embedder
         from rase.models import pooling
 
-        self.id, self.manifest, self.device, self.tokenizer = manifest.id, manifest, device, tokenizer
-        graph = loaded.program.graph
         self.pooling = pooling(loaded.metadata)
         self._embedder = Embedder(loaded.program, loaded.pool, self.pooling)
-        self.dim, self.context_length = self._embedder.dim, self._embedder.longest
-        self.numerics_class: str = loaded.program.numerics_class
-        self.fingerprint: str = fingerprint(
-            manifest.sha256, manifest.tokenizer_sha256, graph.architecture, self.context_length, self.pooling,
-            self.numerics_class, rase.__version__)  # fmt: skip
-        self.holders: weakref.WeakSet[Any] = weakref.WeakSet()  # objects for which it stays loaded
-        self.used_at = time.monotonic()  # when it was last handed out or used
-        self.active = 0  # requests that wait or run
+        super().__init__(
+            manifest, device, loaded, tokenizer, context_length=self._embedder.longest, variant=self.pooling
+        )
+        self.dim = self._embedder.dim
+        self._active = 0
         self._counting, self._turn = threading.Lock(), threading.Lock()
         close_with(self._embedder, loaded.program)
 
     @classmethod
-    def load(
-        cls,
-        manifest: ModelManifest,
-        device: DevicePreference | RuntimeDevice | str = DevicePreference.Auto,
-        progress: Progress | None = None,
-        cancelled: Callable[[], bool] | None = None,
-    ) -> EmbeddingSession:
-        """Load the embedding model that ``manifest`` describes. Raises what ``ModelSession.load`` does."""
-        from rase.registry.manifest import ModelKind
-
-        check_runs(manifest, ModelKind.EMBEDDING)
-        chosen = RuntimeDevice.select(device)
-        loaded = load_program(
-            manifest.weights, chosen, architecture=manifest.architecture, kind="embedding",
-            context_length=manifest.context_length, progress=progress, cancelled=cancelled)  # fmt: skip
-        try:
-            check_digests(manifest, loaded)
-            return cls.compose(manifest, chosen, loaded)
-        except BaseException:
-            loaded.program.close()
-            raise
-
-    @classmethod
-    def compose(
-        cls, manifest: ModelManifest, device: RuntimeDevice, loaded: LoadedProgram
-    ) -> EmbeddingSession:
-        """A session of what has been loaded and checked."""
+    def compose(cls, manifest: ModelManifest, device: RuntimeDevice, loaded: LoadedProgram) -> Self:
         return cls(manifest, device, loaded, tokenizer_of(manifest, loaded))
+
+    @property
+    def active(self) -> int:
+        return self._active
 
     def embed(
         self,
@@ -113,13 +87,13 @@ class EmbeddingSession:
                 param="dimensions")  # fmt: skip
         ids = [self._ids(text, f"input[{place}]") for place, text in enumerate(texts)]
         with self._counting:
-            self.active += 1
+            self._active += 1
         try:
             with self._turn:
                 vectors = self._embedder.embed(ids, dimensions, cancelled)
         finally:
             with self._counting:
-                self.active -= 1
+                self._active -= 1
             self.used_at = time.monotonic()
         return Embeddings(vectors, sum(map(len, ids)), self.id, self.fingerprint)
 
@@ -136,9 +110,6 @@ class EmbeddingSession:
             raise InvalidRequest("an input", expected="text or token ids", found=f"{text!r:.60}", param=param)
         self._embedder.check(ids, param)
         return ids
-
-    def __repr__(self) -> str:
-        return f"<EmbeddingSession {self.id} on {self.device.name}, {self.fingerprint}>"
 
 
 def _texts(value: Any) -> list[Any]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-import rase
 from rase import env, metrics
 from rase.device import DevicePreference, RuntimeDevice
-from rase.loaded import check_digests, check_runs, fingerprint, manifest_of, tokenizer_of
+from rase.loaded import manifest_of, tokenizer_of
 from rase.loading import Kind, LoadedProgram, Progress, close_with, load_program
+from rase.session_base import Session
 from rase.session_cache import SessionCache
 
 if TYPE_CHECKING:
@@ -27,24 +26,22 @@ if TYPE_CHECKING:
 __all__ = ["ModelSession", "SessionCache", "load_file"]
 
 
-class ModelSession:
-    """A loaded model. Any number of threads may use it at once: their requests run together.
+class ModelSession(Session):
+    """A loaded model that generates. Any number of threads may use it at once: their requests run together.
+
+    Besides what every ``Session`` has:
 
     ====================  ============================================================================
-    ``id, manifest``      what was loaded; every file has the hash that the manifest states
     ``scheduler``         runs all requests of the model
     ``drafts``            makes the proposer of drafts for a choice, or None: no speculation
     ``decoder``           a ``ProgramDecoder`` (prefill, decode, truncate) for one user at a time
-    ``tokenizer``         the attached tokenizer.json, else the file's own
     ``eos_token``         the end token that the file declares, or None
     ``end_tokens``        all ids that end an answer: end of sequence, of turn, of message
     ``chat_template``     by the selection rule, or None: chat requests are refused
-    ``context_length``    most tokens of prompt and answer together
-    ``numerics_class``    how prompts are computed (design rule R5)
-    ``fingerprint``       short name of all that decides the bits: files, template, class, version
-    ``device``            the ``RuntimeDevice``
     ====================  ============================================================================
     """
+
+    kind = "generator"
 
     def __init__(
         self, manifest: ModelManifest, device: RuntimeDevice, loaded: LoadedProgram,
@@ -55,8 +52,10 @@ class ModelSession:
         from rase.engine.scheduler import Scheduler, limits_from_env
         from rase.engine.speculation import PromptLookup
 
-        self.id, self.manifest, self.device = manifest.id, manifest, device
-        self.tokenizer, self.chat_template = tokenizer, chat_template
+        super().__init__(
+            manifest, device, loaded, tokenizer, context_length=loaded.program.graph.context_length,
+            variant=chat_template.name if chat_template else None)  # fmt: skip
+        self.chat_template = chat_template
         self.eos_token: int | None = tokenizer.eos_id
         self.end_tokens: frozenset[int] = tokenizer.end_ids
         self.scheduler: Scheduler = Scheduler(
@@ -66,45 +65,8 @@ class ModelSession:
             PromptLookup if env.get("RASE_SPECULATION") else None
         )
         self.decoder: ProgramDecoder = ProgramDecoder(self.scheduler, self.eos_token)
-        self.context_length: int = loaded.program.graph.context_length
-        self.numerics_class: str = loaded.program.numerics_class
-        graph = loaded.program.graph
-        self.fingerprint: str = fingerprint(
-            manifest.sha256, manifest.tokenizer_sha256, graph.architecture, self.context_length,
-            chat_template.name if chat_template else None, self.numerics_class, rase.__version__)  # fmt: skip
-        self.holders: weakref.WeakSet[Any] = weakref.WeakSet()  # objects for which it stays loaded
         self.generations: weakref.WeakSet[Any] = weakref.WeakSet()  # each a ``Running`` that has an owner
-        self.used_at = time.monotonic()  # when it was last handed out or a generation on it ended
         close_with(self.scheduler, loaded.program)
-
-    @classmethod
-    def load(
-        cls,
-        manifest: ModelManifest,
-        device: DevicePreference | RuntimeDevice | str = DevicePreference.Auto,
-        progress: Progress | None = None,
-        cancelled: Callable[[], bool] | None = None,
-    ) -> ModelSession:
-        """Load the model that ``manifest`` describes; ``progress(done, total)`` counts bytes read.
-
-        Raises ``UnsupportedFormat``, ``UnsupportedArchitecture``, ``ModelFileNotFound``,
-        ``CorruptModelFile``, ``ManifestError`` (it contradicts its file), ``IntegrityMismatch``,
-        ``TokenizerError``, ``ChatTemplateError``, ``BackendUnavailable``, ``InsufficientMemory``,
-        ``Cancelled``.
-        """
-        from rase.registry.manifest import ModelKind
-
-        check_runs(manifest, ModelKind.GENERATOR)
-        chosen = RuntimeDevice.select(device)
-        loaded = load_program(
-            manifest.weights, chosen, architecture=manifest.architecture,
-            context_length=manifest.context_length, progress=progress, cancelled=cancelled)  # fmt: skip
-        try:
-            check_digests(manifest, loaded)
-            return cls.compose(manifest, chosen, loaded)
-        except BaseException:
-            loaded.program.close()
-            raise
 
     @classmethod
     def load_file(
@@ -128,8 +90,7 @@ class ModelSession:
         return session
 
     @classmethod
-    def compose(cls, manifest: ModelManifest, device: RuntimeDevice, loaded: LoadedProgram) -> ModelSession:
-        """A session of what has been loaded and checked."""
+    def compose(cls, manifest: ModelManifest, device: RuntimeDevice, loaded: LoadedProgram) -> Self:
         from rase.text.select import choose_template
 
         template = choose_template(manifest.chat_template, loaded.metadata, loaded.architecture.chat_template)
@@ -139,9 +100,6 @@ class ModelSession:
     def active(self) -> int:
         """Number of generations that wait, run, or are being read."""
         return sum(generation.active for generation in list(self.generations))
-
-    def __repr__(self) -> str:
-        return f"<ModelSession {self.id} on {self.device.name}, {self.fingerprint}>"
 
 
 def load_file(

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from rase import metrics
 from rase.device import DevicePreference, RuntimeDevice
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from rase.registry.manifest import ModelManifest
     from rase.registry.store import ModelRegistry
     from rase.session import ModelSession
-
-    Session: TypeAlias = ModelSession | EmbeddingSession
+    from rase.session_base import Session
 
 __all__ = ["LoadedModel", "SessionCache", "process_cache"]
 
@@ -211,12 +210,12 @@ class SessionCache:
         from rase.embedding import EmbeddingSession
         from rase.session import ModelSession
 
-        load = EmbeddingSession.load if manifest.kind == "embedding" else ModelSession.load
+        kind: type[Session] = EmbeddingSession if manifest.kind == "embedding" else ModelSession
         counted, start = metrics.of(manifest.id), time.monotonic()
         while True:
             try:
                 self._check_budget(manifest)
-                session: Session = load(manifest, device, progress, cancelled)
+                session = kind.load(manifest, device, progress, cancelled)
                 break
             except InsufficientMemory:
                 if not self._evict_one():

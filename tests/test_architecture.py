@@ -22,6 +22,7 @@ FLOORS = {
     "answers": "completion", "running": "completion",
     "session": "session", "session_cache": "session", "loading": "session",
     "store": "session", "card": "session", "embedding": "session", "loaded": "session",
+    "session_base": "session",
     "decoders": "session", "device": "session", "memory": "session", "probe": "session",
     "errors": "free", "env": "free", "profiling": "free", "metrics": "free", "bell": "free",
     "duration": "free",
