@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,9 +20,10 @@ class Cost:
     """Costs of one token.
 
     ``file_bytes`` are all weights as the file stores them. ``token_bytes`` is the part that one generated
-    token reads: all but an embedding from which it takes one row. ``token_flop`` counts a multiplication and
-    an addition for each weight of a matrix, ``prompt_flop`` the same without the output layer, which prompt
-    tokens skip. Attention is in none of them: it depends on the context.
+    token reads: of an embedding one row, of a mixture the experts that it chooses. ``token_flop`` counts a
+    multiplication and an addition for each weight of a matrix that a token meets, ``prompt_flop`` the same
+    without the output layer, which prompt tokens skip. Attention is in none of them, as it depends on the
+    context.
     """
 
     file_bytes: int
@@ -33,26 +36,31 @@ def cost_of(graph: Graph, tensors: Mapping[str, TensorInfo]) -> Cost:
     """The cost of a token of ``graph``, whose weights are ``tensors`` of a file."""
     from rase.graph import ops
 
-    looked_up = {op.weight.name for op in graph.ops if isinstance(op, ops.Embed)}
+    chosen = {op.out: op.k for op in graph.ops if isinstance(op, ops.Route)}
+    parts: dict[str, Fraction] = {}  # how much of each weight a token reads
+    multiplied: set[str] = set()
+    for op in graph.ops:
+        for weight in op.weights:
+            part = Fraction(1)
+            if isinstance(op, ops.Embed):
+                part = Fraction(1, weight.shape[0])
+            elif isinstance(op, ops.LinearRouted):
+                part = Fraction(chosen[op.route], weight.shape[0])
+            parts[weight.name] = max(part, parts.get(weight.name, Fraction()))
+            if len(weight.shape) > 1 and not isinstance(op, ops.Embed):
+                multiplied.add(weight.name)
     output = {op.weight.name for op in graph.ops if isinstance(op, ops.Logits)}
-    read = {weight.name for op in graph.ops if not isinstance(op, ops.Embed) for weight in op.weights}
-    rows_only = looked_up - read
 
     def flop(names: set[str]) -> int:
-        return sum(
-            2 * rows * cols
-            for name, weight in graph.weights.items()
-            if name in names and len(weight.shape) == 2
-            for rows, cols in [weight.shape]
-        )
+        return int(sum(2 * math.prod(graph.weights[name].shape) * parts[name] for name in names))
 
     sizes = {
-        name: sum(tensors[part].nbytes for part in weight.parts or (name,))
+        name: sum(tensors[stored].nbytes for stored in weight.parts or (name,))
         for name, weight in graph.weights.items()
     }
     return Cost(
         file_bytes=sum(sizes.values()),
-        token_bytes=sum(size for name, size in sizes.items() if name not in rows_only),
-        token_flop=flop(read),
-        prompt_flop=flop(read - output),
+        token_bytes=int(sum(size * parts.get(name, 1) for name, size in sizes.items())),
+        token_flop=flop(multiplied),
+        prompt_flop=flop(multiplied - output),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rase.benchmark.cost import Cost, cost_of
 from rase.benchmark.speeds import Report, Speed, measure
 from rase.errors import BackendUnavailable, ContextLengthExceeded, InvalidRequest, InvalidSetting
 from rase.session import ModelSession
-from tests.support.tiny import TINY_LLAMA
+from tests.support.tiny import TINY_LLAMA, ZOO
 from tests.support.toys import tiny_llama
 
 
@@ -38,17 +39,30 @@ LIMITS = Limits(20.0, {"float32": 400.0}, "float32", {"isa": "some", "decode_thr
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_token_reads_every_weight_but_an_embedding_of_its_own(tied: bool) -> None:
+def test_a_token_reads_every_weight_and_one_row_of_an_embedding_of_its_own(tied: bool) -> None:
     tiny = TINY_LLAMA.but(tied=tied)
     cost = cost_of(tiny.graph(), tiny.source.tensors)
     everything = sum(len(raw) for raw in tiny.source.raw.values())
     embedding = tiny.source.tensors["token_embd.weight"].nbytes
     assert cost.file_bytes == everything
-    assert cost.token_bytes == everything - (0 if tied else embedding)
+    assert cost.token_bytes == everything - (0 if tied else embedding - embedding // tiny.vocab)
     matrices = [i.shape for i in tiny.source.tensors.values() if len(i.shape) == 2 and "embd" not in i.name]
     output = 2 * tiny.vocab * tiny.dim
     assert cost.token_flop == sum(2 * rows * cols for rows, cols in matrices) + (output if tied else 0)
     assert cost.prompt_flop == cost.token_flop - output
+
+
+def test_a_token_reads_only_the_experts_that_it_chooses() -> None:
+    """2 of Mixtral's 5 here; one matrix per expert or one stack makes no difference."""
+    tiny = ZOO["mixtral"]
+    cost = cost_of(tiny.graph(), tiny.source.tensors)
+    experts = [info for name, info in tiny.source.tensors.items() if "_exps" in name]
+    idle = sum(info.nbytes for info in experts) * 3 // 5
+    embedding = tiny.source.tensors["token_embd.weight"].nbytes
+    assert cost.file_bytes - cost.token_bytes == idle + embedding - embedding // tiny.vocab
+    dense = [i.shape for i in tiny.source.tensors.values() if len(i.shape) == 2 and "embd" not in i.name]
+    met = sum(math.prod(shape) for shape in dense) + sum(2 * math.prod(info.shape[1:]) for info in experts)
+    assert cost.token_flop == 2 * met
 
 
 def test_rates_are_medians_beside_their_own_limit() -> None:
