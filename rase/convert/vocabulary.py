@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rase.errors import TokenizerError
-from rase.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
+from rase.text.pretokenizers import DIGITS, PRE_TOKENIZERS, PreTokenizer
 from rase.text.tokenizer import LocalTokenizer
 from rase.text.vocabulary import TokenKind
 
@@ -72,13 +72,13 @@ def _vocabulary(table: _Table, tokenizer: LocalTokenizer, rows: int) -> list[tup
 def _pre_name(table: _Table) -> str | None:
     """The name of the way in which the tokenizer.json cuts text, if it has one."""
     splits: list[str] = []
-    digits = gpt2 = byte_level = False
+    gpt2 = byte_level = False
     for step in _steps(table.get("pre_tokenizer"), "pretokenizers"):
         match step:
             case {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}:
                 splits.append(pattern)
-            case {"type": "Digits", "individual_digits": True} if not splits:
-                digits = True
+            case {"type": "Digits", "individual_digits": True}:
+                splits.append(DIGITS)
             case {"type": "ByteLevel", "add_prefix_space": False}:
                 byte_level, gpt2 = True, bool(step.get("use_regex", True))
             case _:
@@ -87,9 +87,9 @@ def _pre_name(table: _Table) -> str | None:
     if not byte_level or normalizers not in ([], ["NFC"]):
         return None
     ignore = bool(table["model"].get("ignore_merges", False))
-    found = PreTokenizer(tuple(splits), digits, gpt2, bool(normalizers), ignore)
+    found = PreTokenizer(tuple(splits), gpt2, bool(normalizers), ignore)
     for name, row in PRE_TOKENIZERS.items():
-        if found == PreTokenizer(row.splits, row.digits, row.gpt2_split, row.nfc, row.ignore_merges):
+        if found == PreTokenizer(row.splits, row.gpt2_split, row.nfc, row.ignore_merges):
             return name
     return None
 

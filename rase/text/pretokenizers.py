@@ -3,6 +3,9 @@
 Each row was taken from the tokenizer.json of the models that the name stands for, and compared with the
 public converters (llama.cpp `src/llama-vocab.cpp`, transformers `integrations/gguf`). A name that is not
 here is refused: a guess would give other token ids than the model was trained on, without any sign of it.
+Two rows follow another source: "pixtral" cuts as Mistral's own tekken.json says, since the tokenizer.json of
+that model has a pattern that transformers calls incorrect (`_patch_mistral_regex`); "default" names no model
+and cuts as llama.cpp does for it.
 """
 
 from __future__ import annotations
@@ -12,17 +15,16 @@ from typing import Any
 
 from rase.errors import TokenizerError
 
-__all__ = ["PRE_TOKENIZERS", "PreTokenizer", "lookup"]
+__all__ = ["DIGITS", "PRE_TOKENIZERS", "PreTokenizer", "lookup"]
+
+DIGITS = r"\p{N}"  # isolates every digit: the library's own step, which knows a few more than this class
 
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
     """One way to cut text: each pattern in turn isolates its matches inside the parts of the one before."""
 
-    splits: tuple[str, ...]  # Oniguruma syntax, as in tokenizer.json
-    digits: bool = (
-        False  # first isolate every digit (the library's own step, which knows a few more than \p{N})
-    )
+    splits: tuple[str, ...]  # Oniguruma syntax, as in tokenizer.json; or DIGITS
     gpt2_split: bool = False  # finally cut as GPT-2 does (the library's own pattern)
     nfc: bool = False  # the tokenizer.json of these models normalises to NFC; GGUF has no key for that
     ignore_merges: bool = False  # a part that is a token as a whole is taken as it is
@@ -39,8 +41,12 @@ class PreTokenizer:
         """The `tokenizers` pre-tokenizer."""
         from tokenizers import Regex, pre_tokenizers
 
-        steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if self.digits else []
-        steps += [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in self.splits]
+        steps: list[Any] = [
+            pre_tokenizers.Digits(individual_digits=True)
+            if pattern is DIGITS
+            else pre_tokenizers.Split(Regex(pattern), "isolated")
+            for pattern in self.splits
+        ]
         return pre_tokenizers.Sequence(
             [*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=self.gpt2_split)]
         )
@@ -74,6 +80,19 @@ _DEEPSEEK3 = (
 )
 
 _DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+")
+# Letters of scripts with capitals, as the tokenizer.json spells them. The range :-~ of the pattern after them
+# has a to z, too, and so cuts a word once more before its other letters.
+_DEEPSEEK_LETTERS = (
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅ"
+    "ὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇ"
+    "Ꞌ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+)
+_DEEPSEEK_LLM = (
+    r"[\r\n]", rf"\s?[{_DEEPSEEK_LETTERS}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", r"[一-龥ࠀ-一가-퟿]+",
+)  # fmt: skip
+_SUPERBPE = (r"\p{N}+", r"(?=(?:\d{3})+(?!\d))")  # digits by three, from the right; words are not cut
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_DEFAULT = (r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")
 _SEED_CODER = (
     rf"{_CONTRACTIONS}|{_WORD_START}\p{{L}}+|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -86,8 +105,9 @@ _VIKING = (r" ?[^(\s|.,!?…。，、।۔،)]+",)
 _llama3 = PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True)
 _qwen2 = PreTokenizer((_QWEN2,), nfc=True)
 _gpt2 = PreTokenizer((), gpt2_split=True)
-_gpt2_digits = PreTokenizer((), digits=True, gpt2_split=True)
+_gpt2_digits = PreTokenizer((DIGITS,), gpt2_split=True)
 _gpt4o = PreTokenizer((_GPT4O,))
+_tekken = PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True)
 
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "llama-bpe": _llama3,
@@ -106,7 +126,8 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "kormo": _qwen2,
     "f2llmv2": _qwen2,
     "qwen35": PreTokenizer((_QWEN35,), nfc=True),
-    "tekken": PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True),
+    "tekken": _tekken,
+    "pixtral": _tekken,
     "gpt-4o": _gpt4o,
     "llama4": _gpt4o,
     "kanana2": _gpt4o,
@@ -122,8 +143,11 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "starcoder": _gpt2_digits,
     "refact": _gpt2_digits,
     "minerva-7b": _gpt2_digits,
-    "viking": PreTokenizer(_VIKING, digits=True),
-    "deepseek-coder": PreTokenizer(_DEEPSEEK_CODER, digits=True),
+    "viking": PreTokenizer((*_VIKING, DIGITS)),
+    "superbpe": PreTokenizer(_SUPERBPE),
+    "default": PreTokenizer(_DEFAULT),
+    "deepseek-llm": PreTokenizer((*_DEEPSEEK_LLM, DIGITS)),
+    "deepseek-coder": PreTokenizer((*_DEEPSEEK_CODER, DIGITS)),
     "deepseek-v3": PreTokenizer(_DEEPSEEK3),
 }
 
