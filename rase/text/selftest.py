@@ -43,8 +43,8 @@ def problems_of(
         )
     if [metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre")] == ["gpt2", "default"]:
         found.append(
-            "the file does not say how its model cuts text (tokenizer.ggml.pre is 'default'), so that words may "
-            "become other tokens than it was trained on: attach its own tokenizer.json"
+            "the file does not say how its model cuts text (tokenizer.ggml.pre is 'default'): words may "
+            "become other tokens than it was trained on, unless its own tokenizer.json is attached"
         )
     if embedding:
         ids = tokenizer.encode("a", parse_special=False)
