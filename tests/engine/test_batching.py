@@ -326,7 +326,7 @@ NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # it takes minutes
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], phases=NO_SHRINKING
+    max_examples=60, suppress_health_check=[HealthCheck.too_slow], phases=NO_SHRINKING
 )  # fmt: skip
 @example(
     [(199, 2, 2, 31, 0.0, 0), (199, 2, 2, 31, 0.0, 0), (199, 0, 2, 31, 0.0, 0)], 9, (None,), False, 5, 1, 5

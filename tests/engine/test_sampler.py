@@ -46,7 +46,7 @@ def pick(logits, config=GREEDY, position=0, choice=0, history=None, size=None) -
     return Sampler(config, size or len(row), choice).sample(row, position, history).id
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=800)
 @given(st.lists(logit, min_size=2, max_size=60), configs, st.integers(0, 2**40), st.integers(0, 3), st.data())
 def test_agrees_with_the_oracle(logits, config, position, choice, data):
     ids = st.lists(st.integers(0, len(logits) + 3), max_size=12)

@@ -183,7 +183,7 @@ shapes = st.lists(st.integers(1, 5), min_size=0, max_size=3)
 entries = st.tuples(st.sampled_from(list(FORMATS.values())), shapes, st.integers(1, 2))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     metadata=st.dictionaries(texts, values, max_size=8),
     tensors=st.dictionaries(texts, entries, max_size=6),

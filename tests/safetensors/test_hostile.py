@@ -201,7 +201,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return hf_folder.write_safetensors(folder / "m.safetensors", tensors)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_random_damage_is_a_typed_error_or_harmless(sound: Path, data: st.DataObject) -> None:
     good = bytearray(sound.read_bytes())

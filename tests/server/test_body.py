@@ -49,7 +49,7 @@ def accepted(body: bytes) -> bool:
     return True
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(values, st.integers(0, 70))
 def test_depth_is_counted_exactly(value: Any, wrap: int) -> None:
     for i in range(wrap):

@@ -27,7 +27,6 @@ values = st.recursive(
 small = {"max_tokens": 3, "model": "chain", "n": 1}  # an accepted request is a short one
 QUIET = settings(
     max_examples=120,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     derandomize=True,
 )

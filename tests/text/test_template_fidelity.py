@@ -86,7 +86,7 @@ def reference(source: str, messages: list[dict[str, Any]], **variables: Any) -> 
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(messages=_CHATS, system=_CONTENT)
 def test_the_text_is_that_of_jinja2(name: str, messages: list[dict[str, Any]], system: str) -> None:
     template = ChatTemplate.from_source(TEMPLATES[name], bos="<s>", eos="</s>")
@@ -96,7 +96,7 @@ def test_the_text_is_that_of_jinja2(name: str, messages: list[dict[str, Any]], s
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(texts=st.lists(st.text(alphabet="äöü\u3000", max_size=6), min_size=1, max_size=3))
 def test_what_people_wrote_is_never_markup(name: str, texts: list[str]) -> None:
     """The messages use characters that no template uses."""
@@ -187,7 +187,7 @@ def qwen3_template(qwen3_tokenizer: Path) -> str:
     return json.loads((qwen3_tokenizer / "tokenizer_config.json").read_text())["chat_template"]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(messages=_CHATS, system=_CONTENT, thinking=st.booleans(), tools=st.booleans())
 def test_the_real_qwen3_template(
     qwen3_template: str, messages: list[dict[str, Any]], system: str, thinking: bool, tools: bool
