@@ -1,4 +1,4 @@
-"""How stored tensors become the tensors of a graph: as they are, in another row order, shifted, stacked.
+"""How stored tensors become the tensors of a graph: as they are, in another order, computed, stacked.
 
 A part gets slices of what is stored, from any thread, and gives slices of the graph's tensor.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from rase.errors import CorruptModelFile
 from rase.gguf.formats import W4A16, Format, TensorInfo, format_named
 
-__all__ = ["Awq", "Give", "Pairs", "Part", "Same", "Shifted"]
+__all__ = ["Awq", "Computed", "Give", "Pairs", "Part", "Same", "Tiled", "tiled"]
 
 Give = Callable[[int, memoryview], object]
 """Gets an offset into the bytes of the part, and the bytes from there on."""
@@ -78,12 +78,53 @@ class Pairs(Part):
         give(start, _view(halves.swapaxes(1, 2)))
 
 
-class Shifted(Part):
-    """A norm's weights plus what its code adds to them, in float32."""
+class Tiled(Part):
+    """Rows, or columns, of heads that come in ``groups``, put so that the first of each group come first.
 
-    def __init__(self, stored: TensorInfo, offset: float) -> None:
+    Rows before ``first`` stay. ``heads`` are all of them, each ``head_dim`` wide.
+    """
+
+    def __init__(
+        self, stored: TensorInfo, groups: int, heads: int, head_dim: int, *, first: int = 0,
+        columns: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(stored)
-        self.format, self._offset = format_named("F32"), offset
+        self._layout = groups, heads, head_dim
+        self._first, self._columns = first, columns
+
+    def grain(self, grain: int) -> int:
+        row = self.format.row_bytes(self.shape[-1])
+        return math.lcm(grain, row) if self._columns else self.stored[0].nbytes
+
+    @property
+    def working_bytes(self) -> int:
+        return 2 * self.nbytes
+
+    def take(self, stored: TensorInfo, start: int, data: memoryview, give: Give) -> None:
+        import numpy as np
+
+        rows = np.frombuffer(data, np.uint8).reshape(-1, self.format.row_bytes(self.shape[-1]))
+        groups, heads, head_dim = self._layout
+        if self._columns:
+            columns = rows.reshape(len(rows), heads * head_dim, -1).swapaxes(0, 1)
+            give(start, _view(tiled(columns, groups, heads).swapaxes(0, 1)))
+        else:
+            after = tiled(rows[self._first :], groups, heads)
+            give(start, _view(np.concatenate([rows[: self._first], after])))
+
+
+def tiled(values: Any, groups: int, heads: int) -> Any:
+    """``values``, whose first axis is ``heads`` equal runs, with the runs in the order of ``Tiled``."""
+    runs = values.reshape(groups, heads // groups, -1, *values.shape[1:])
+    return runs.swapaxes(0, 1).reshape(values.shape)
+
+
+class Computed(Part):
+    """What ``function`` makes of all values of a small tensor, float32 in and out."""
+
+    def __init__(self, stored: TensorInfo, shape: tuple[int, ...], function: Callable[[Any], Any]) -> None:
+        super().__init__(stored)
+        self.shape, self.format, self._function = shape, format_named("F32"), function
 
     def grain(self, grain: int) -> int:
         return self.stored[0].nbytes
@@ -93,7 +134,8 @@ class Shifted(Part):
 
         from rase.gguf.dequantize import dequantize
 
-        give(0, _view(dequantize(stored.format, data, stored.shape) + np.float32(self._offset)))
+        values = self._function(dequantize(stored.format, data, stored.shape))
+        give(0, _view(np.asarray(values, np.float32)))
 
 
 class Awq(Part):

@@ -212,9 +212,9 @@ def _is_number(value: Any) -> bool:
 
 
 def as_stored(value: Any) -> Any:
-    """A value as a GGUF file would hold it: floats as float32, lists of flags as arrays."""
+    """A value as a GGUF file would hold it: floats as float32, lists of flags or whole numbers as arrays."""
     if isinstance(value, list):
         import numpy as np
 
-        return np.array(value, dtype=bool)
+        return np.array(value, dtype=bool if all(isinstance(one, bool) for one in value) else np.int32)
     return struct.unpack("<f", struct.pack("<f", value))[0] if isinstance(value, float) else value

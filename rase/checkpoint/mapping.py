@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from rase.checkpoint.arrange import Part
     from rase.checkpoint.config import Config
+    from rase.gguf.formats import TensorInfo
 
 __all__ = ["EXPERT", "KEYS", "LAYER", "WHOLE", "Checkpoint"]
 
@@ -21,7 +23,7 @@ KEYS = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
 }  # fmt: skip
 
-# Tensors of the whole model, of a layer, and of one expert; without .weight or .bias
+# Tensors of the whole model, of a layer, and of one expert; without .weight or .bias where they end in one
 WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 LAYER = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
@@ -44,6 +46,7 @@ class Checkpoint:
     ``experts``           the prefix of a layer's experts, and the names inside one
     ``pairs``             "neighbour" where the graph rotates neighbours: folders hold halves
     ``norm_offset``       what the paper's code adds to norm weights
+    ``parts``             the graph's tensors that are not what is stored, and what makes each
     ``expect``            config keys whose value, where there is one, must be this
     ``defaults``          values of config keys that older folders leave out
     ``period``            every so many layers one sees everything, where the folder says nothing else
@@ -57,6 +60,7 @@ class Checkpoint:
     experts: tuple[str, Mapping[str, str]] = ("mlp.experts", EXPERT)
     pairs: Literal["half", "neighbour"] = "half"
     norm_offset: float = 0.0
+    parts: Mapping[str, Callable[[TensorInfo, Config], Part]] = field(default_factory=dict)
     expect: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     period: int = 0

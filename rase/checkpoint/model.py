@@ -56,8 +56,7 @@ class CheckpointModel:
         self.metadata |= text_metadata(folder, config)
         self.types = {key: _type(value) for key, value in self.metadata.items()}
         self.tokenizer_json = folder.documents.get("tokenizer.json")
-        tied = config.flag("tie_word_embeddings", False)
-        self._arranged = arrange(folder.tensors, checkpoint, config.head_dim, tied)
+        self._arranged = arrange(folder.tensors, checkpoint, config)
         self.tensors = {name: one.info() for name, one in self._arranged.items()}
         parts = [part for one in self._arranged.values() for part in one.parts]
         self.working_bytes = MAX_THREADS * max((part.working_bytes for part in parts), default=0)
@@ -167,4 +166,4 @@ def _type(value: Any) -> str:
         return "uint32"
     if isinstance(value, float):
         return "float32"
-    return "string" if isinstance(value, str) else "array of bool"
+    return "string" if isinstance(value, str) else f"array of {value.dtype}"

@@ -6,16 +6,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rase.checkpoint.arrange import Awq, Pairs, Part, Same, Shifted
+from rase.checkpoint.arrange import Awq, Computed, Pairs, Part, Same
+from rase.checkpoint.config import Config
 from rase.checkpoint.mapping import LAYER, WHOLE, Checkpoint
 from rase.errors import CorruptModelFile, UnsupportedFormat
 from rase.gguf.formats import FORMATS, TensorInfo
 
 __all__ = ["Arranged", "arrange"]
 
-_LAYER = re.compile(r"model\.layers\.(\d{1,5})\.(.+)\.(weight|bias)")
+_LAYER = re.compile(r"model\.layers\.(\d{1,5})\.(.+?)(\.weight|\.bias|)")
+_INNER = re.compile(r"(?:blk\.\d+\.)?(.*?)(?:\.weight|\.bias)?", re.DOTALL)  # of a name of the graph
 _EXPERT = re.compile(r"(.+)\.(\d{1,5})\.([^.]+)")
-_LEFT = re.compile(r"(.*\.)?rotary_emb\.inv_freq|(model\.)?(vision_tower|multi_modal_projector)\..*")
+# Constants, what sees images, and layers that predict further tokens
+_LEFT = re.compile(
+    r"(.*\.)?rotary_emb\.inv_freq|(model\.)?(vision_tower|visual|multi_modal_projector|mtp)\..*"
+)
 _TEXT = ("language_model.", "model.language_model.")  # the text part of a model that sees images
 _PAIRED = ("attn_q", "attn_k")
 _AWQ = ("qweight", "qzeros", "scales")  # of one matrix
@@ -39,14 +44,13 @@ class Arranged:
         return TensorInfo(self.name, shape, first.format, where.shard, where.offset, nbytes)
 
 
-def arrange(
-    stored: Mapping[str, TensorInfo], checkpoint: Checkpoint, head_dim: int, tied: bool
-) -> dict[str, Arranged]:
+def arrange(stored: Mapping[str, TensorInfo], checkpoint: Checkpoint, config: Config) -> dict[str, Arranged]:
     """The graph's tensors by their names; one that no table knows keeps its own, and the graph refuses it.
 
-    With ``tied`` a separate output matrix is left out, as the model's own code ignores it. Raises
+    In a tied model a separate output matrix is left out, as the model's own code ignores it. Raises
     ``UnsupportedFormat`` for dtypes that no kernel reads, ``CorruptModelFile`` for experts that are absent.
     """
+    tied = config.flag("tie_word_embeddings", False)
     found: dict[str, Arranged] = {}
     stacks: dict[str, dict[int, Part]] = {}
     for full, info in stored.items():
@@ -62,7 +66,7 @@ def arrange(
                 f"tensor '{full}' has dtype {info.format.name}", expected="BF16, F16 or F32",
                 hint="Choose a version of the model in one of those.", tensor=full,
             )  # fmt: skip
-        part = _part(name, triple or (info,), checkpoint, head_dim)
+        part = _part(name, triple or (info,), checkpoint, config)
         if expert is not None:
             stacks.setdefault(name, {})[expert] = part
         else:
@@ -91,11 +95,11 @@ def _name(full: str, checkpoint: Checkpoint) -> tuple[str, int | None]:
     layer, inner, end = match.groups()
     own = {**LAYER, **checkpoint.layer}.get(inner)
     if own is not None:
-        return f"blk.{int(layer)}.{own}.{end}", None
+        return f"blk.{int(layer)}.{own}{end}", None
     prefix, names = checkpoint.experts
     expert = _EXPERT.fullmatch(inner)
     if expert is not None and expert[1] == prefix and expert[3] in names:
-        return f"blk.{int(layer)}.{names[expert[3]]}.{end}", int(expert[2])
+        return f"blk.{int(layer)}.{names[expert[3]]}{end}", int(expert[2])
     return full, None
 
 
@@ -114,16 +118,26 @@ def _awq(name: str, stored: Mapping[str, TensorInfo]) -> tuple[TensorInfo, ...] 
     return tuple(stored[f"{base}.{end}"] for end in _AWQ)
 
 
-def _part(name: str, infos: tuple[TensorInfo, ...], checkpoint: Checkpoint, head_dim: int) -> Part:
-    inner, info = name.split(".")[-2] if "." in name else "", infos[0]
+def _part(name: str, infos: tuple[TensorInfo, ...], checkpoint: Checkpoint, config: Config) -> Part:
+    matched, info, head_dim = _INNER.fullmatch(name), infos[0], config.head_dim
+    inner = matched[1] if matched else name
     paired = checkpoint.pairs == "neighbour" and inner in _PAIRED
+    if (made := checkpoint.parts.get(inner)) is not None:
+        if len(infos) > 1:
+            raise UnsupportedFormat(
+                f"tensor '{info.name}' is quantized", expected="BF16, F16 or F32 in this kind of layer",
+                hint="Choose a version of the model whose layers of this kind are not quantized.",
+                tensor=info.name,
+            )  # fmt: skip
+        return made(info, config)
     if len(infos) == len(_AWQ):
         rows = 8 * info.shape[-1] if info.shape else 0
         return Awq(infos[0], infos[1], infos[2], head_dim if paired and rows % head_dim == 0 else None)
     if paired and info.shape and info.shape[0] % head_dim == 0:
         return Pairs(info, head_dim)
     if checkpoint.norm_offset and inner.endswith("norm") and len(info.shape) == 1:
-        return Shifted(info, checkpoint.norm_offset)
+        offset = checkpoint.norm_offset
+        return Computed(info, info.shape, lambda weights: weights + offset)
     return Same(info)
 
 

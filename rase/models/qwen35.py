@@ -9,6 +9,11 @@ that predict further tokens (``nextn``) follow the others and are not run.
 
 from __future__ import annotations
 
+from typing import Any
+
+from rase.checkpoint import delta_net
+from rase.checkpoint.config import Config, rope_tables
+from rase.checkpoint.mapping import Checkpoint
 from rase.graph.builder import GraphBuilder
 from rase.graph.ops import Value
 from rase.models.blocks import logits, swiglu
@@ -17,6 +22,25 @@ from rase.models.config import ModelConfig, blk
 NAMES = ("qwen35",)
 ALIASES: dict[str, str] = {}
 CHAT_TEMPLATE = "chatml"
+
+
+def _more(config: Config) -> dict[str, Any]:
+    sections = rope_tables(config)[0].get("mrope_section", [11, 11, 10])
+    if not isinstance(sections, list) or not all(type(one) is int and 0 <= one < 2**16 for one in sections):
+        raise config.bad("mrope_section", "whole numbers", sections)
+    return delta_net.layer_kinds(config) | {"rope.dimension_sections": (sections + [0] * 4)[:4]}
+
+
+CHECKPOINTS = tuple(
+    Checkpoint(
+        name, keys=delta_net.KEYS, norm_offset=1.0,
+        layer={**delta_net.NAMES, "post_attention_layernorm": "post_attention_norm"},
+        parts=delta_net.PARTS, more=_more,
+        defaults={"partial_rotary_factor": 0.25, "full_attention_interval": 4},
+        expect={"attn_output_gate": True},
+    )
+    for name in ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
+)  # fmt: skip
 
 _L2_EPS = 1e-6  # of queries and keys, in the model's code; not the epsilon of its norms
 

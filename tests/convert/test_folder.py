@@ -34,10 +34,10 @@ def sized(name: str) -> dict[str, object]:
     return config | ({"moe_intermediate_size": 256} if "moe_intermediate_size" in config else {})
 
 
-@pytest.mark.parametrize("name", ["llama3.1", "qwen3", "gemma3", "mixtral"])
+@pytest.mark.parametrize("name", ["llama3.1", "qwen3", "gemma3", "mixtral", "qwen35"])
 @pytest.mark.parametrize("mix", ["Q4_K_M", "Q8_0"])
 def test_a_folder_gives_the_tensors_of_its_gguf_file(tmp_path: Path, name: str, mix: str) -> None:
-    tiny = wide(name).but(n_layers=2) if name != "gemma3" else wide(name)
+    tiny = wide(name).but(n_layers=2) if name not in ("gemma3", "qwen35") else wide(name)
     folder = hf_folder.write_folder(tmp_path / "folder", sized(name), hf_folder.state(tiny), shards=2)
     tensors = {
         key: (tiny.source.raw[key], info.shape, info.format.name) for key, info in tiny.source.tensors.items()

@@ -101,7 +101,7 @@ def ungrouped(tiny: Tiny, tensors: Tensors) -> Tensors:
     for name, (fmt, array) in tensors.items():
         inner = name.split("linear_attn.")[-1].removesuffix(".weight")
         if inner in ("in_proj_z", "in_proj_a", "in_proj_b", "A_log", "dt_bias"):
-            array = untile(np.log(-array) if inner == "A_log" else array)
+            array = untile(np.log(-array.astype(float)).astype(np.float32) if inner == "A_log" else array)
         elif inner in ("in_proj_qkv", "conv1d"):
             array = np.concatenate([array[:rest], untile(array[rest:])])
             array = array[:, None] if inner == "conv1d" else array

@@ -151,7 +151,8 @@ class Tiny:
         matrix(f"blk.{i}.ssm_out", self.dim, values)
         taps = rng.normal(0, 0.5, (channels, self.extra["ssm.conv_kernel"]))
         tensors[f"blk.{i}.ssm_conv1d.weight"] = taps.astype(np.float32)
-        tensors[f"blk.{i}.ssm_a"] = -rng.uniform(0.02, 2, heads).astype(np.float32)
+        logarithms = np.log(rng.uniform(0.02, 2, heads)).astype(np.float32)  # what checkpoints hold
+        tensors[f"blk.{i}.ssm_a"] = -np.exp(logarithms.astype(float)).astype(np.float32)
         tensors[f"blk.{i}.ssm_dt.bias"] = rng.normal(0, 1, heads).astype(np.float32)
         norm(f"blk.{i}.ssm_norm", values // heads)
 
