@@ -5,11 +5,32 @@ An architecture's file says in which order they stand, and what it has of its ow
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rase.graph.builder import GraphBuilder
 from rase.graph.ops import Rope, Value
 from rase.models.config import ModelConfig, blk
 
-__all__ = ["attention", "logits", "swiglu"]
+__all__ = ["attention", "decoder", "logits", "swiglu"]
+
+Part = Callable[[Value, int], Value]
+"""Gets (t, dim) and the number of the layer, and gives (t, dim)."""
+
+
+def decoder(cfg: ModelConfig, g: GraphBuilder, attend: Part, feed: Part | None = None) -> None:
+    """The forward pass over t tokens: in each layer a norm and ``attend``, a norm and ``feed``, each added.
+
+    ``feed`` is SwiGLU where an architecture has none of its own. Ends in logits (rows, vocab_size).
+    """
+    h = g.embed("token_embd")  # (t, dim)
+    for i in range(cfg.n_layers):
+        x = g.rms_norm(h, blk(i, "attn_norm"), cfg.norm_eps)
+        h = g.add(h, attend(x, i))
+
+        x = g.rms_norm(h, blk(i, "ffn_norm"), cfg.norm_eps)
+        h = g.add(h, swiglu(g, x, i) if feed is None else feed(x, i))
+
+    logits(cfg, g, h)
 
 
 def attention(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from rase.checkpoint.mapping import Checkpoint
 from rase.graph.builder import GraphBuilder
-from rase.models.blocks import attention, logits, swiglu
-from rase.models.config import ModelConfig, blk
+from rase.models.blocks import attention, decoder
+from rase.models.config import ModelConfig
 from rase.models.experts import mixture
 
 NAMES = ("llama",)
@@ -29,16 +29,8 @@ CHECKPOINTS = (
 
 
 def build(cfg: ModelConfig, g: GraphBuilder) -> None:
-    """The forward pass over t tokens: h (t, dim) -> logits (rows, vocab_size)."""
+    """The forward pass over t tokens: logits (rows, vocab_size)."""
     factors = "rope_freqs" if g.has("rope_freqs") else None
     rope = cfg.rope("neighbour", factors=factors)
-
-    h = g.embed("token_embd")  # (t, dim)
-    for i in range(cfg.n_layers):
-        x = g.rms_norm(h, blk(i, "attn_norm"), cfg.norm_eps)
-        h = g.add(h, attention(cfg, g, x, i, rope))
-
-        x = g.rms_norm(h, blk(i, "ffn_norm"), cfg.norm_eps)
-        h = g.add(h, mixture(cfg, g, x, i) if cfg.n_experts else swiglu(g, x, i))
-
-    logits(cfg, g, h)
+    feed = (lambda x, i: mixture(cfg, g, x, i)) if cfg.n_experts else None
+    decoder(cfg, g, lambda x, i: attention(cfg, g, x, i, rope), feed)

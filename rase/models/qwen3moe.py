@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rase.checkpoint.mapping import Checkpoint
 from rase.graph.builder import GraphBuilder
-from rase.models.blocks import attention, logits
-from rase.models.config import ModelConfig, blk
+from rase.models.blocks import attention, decoder
+from rase.models.config import ModelConfig
 from rase.models.experts import mixture
 
 NAMES = ("qwen3moe",)
@@ -23,15 +23,10 @@ CHECKPOINTS = (
 
 
 def build(cfg: ModelConfig, g: GraphBuilder) -> None:
-    """The forward pass over t tokens: h (t, dim) -> logits (rows, vocab_size)."""
+    """The forward pass over t tokens: logits (rows, vocab_size)."""
     rope = cfg.rope("half")
-
-    h = g.embed("token_embd")  # (t, dim)
-    for i in range(cfg.n_layers):
-        x = g.rms_norm(h, blk(i, "attn_norm"), cfg.norm_eps)
-        h = g.add(h, attention(cfg, g, x, i, rope, head_norms=True))
-
-        x = g.rms_norm(h, blk(i, "ffn_norm"), cfg.norm_eps)
-        h = g.add(h, mixture(cfg, g, x, i))
-
-    logits(cfg, g, h)
+    decoder(
+        cfg, g,
+        lambda x, i: attention(cfg, g, x, i, rope, head_norms=True),
+        lambda x, i: mixture(cfg, g, x, i),
+    )  # fmt: skip

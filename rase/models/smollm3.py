@@ -10,8 +10,8 @@ from typing import Any
 from rase.checkpoint.config import Config
 from rase.checkpoint.mapping import Checkpoint
 from rase.graph.builder import GraphBuilder
-from rase.models.blocks import attention, logits, swiglu
-from rase.models.config import ModelConfig, blk
+from rase.models.blocks import attention, decoder
+from rase.models.config import ModelConfig
 
 NAMES = ("smollm3",)
 ALIASES: dict[str, str] = {}
@@ -32,15 +32,6 @@ CHECKPOINTS = (
 
 
 def build(cfg: ModelConfig, g: GraphBuilder) -> None:
-    """The forward pass over t tokens: h (t, dim) -> logits (rows, vocab_size)."""
+    """The forward pass over t tokens: logits (rows, vocab_size)."""
     rope = cfg.rope("neighbour")
-
-    h = g.embed("token_embd")  # (t, dim)
-    for i in range(cfg.n_layers):
-        x = g.rms_norm(h, blk(i, "attn_norm"), cfg.norm_eps)
-        h = g.add(h, attention(cfg, g, x, i, rope if (i + 1) % 4 else None))
-
-        x = g.rms_norm(h, blk(i, "ffn_norm"), cfg.norm_eps)
-        h = g.add(h, swiglu(g, x, i))
-
-    logits(cfg, g, h)
+    decoder(cfg, g, lambda x, i: attention(cfg, g, x, i, rope if (i + 1) % 4 else None))

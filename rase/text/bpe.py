@@ -8,11 +8,9 @@ from typing import Any
 from rase.errors import TokenizerError
 from rase.text import pretokenizers
 from rase.text.core import (
-    SPECIAL_IDS,
     TokenizerCore,
     core_from_parts,
     first_ids,
-    metadata_id,
     metadata_strings,
     token_kinds,
 )
@@ -33,7 +31,7 @@ def core_from_bpe(metadata: Mapping[str, Any]) -> TokenizerCore:
 
     row = pretokenizers.lookup(metadata.get("tokenizer.ggml.pre"))
     names = metadata_strings(metadata, "tokens")
-    kinds = token_kinds(metadata, names, (metadata_id(metadata, name, len(names)) for name in SPECIAL_IDS))
+    kinds = token_kinds(metadata, names)
     ids = first_ids(names)
     literal = (TokenKind.CONTROL, TokenKind.UNKNOWN, TokenKind.USER_DEFINED, TokenKind.UNUSED)
     pieces = [

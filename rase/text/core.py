@@ -99,6 +99,16 @@ def metadata_strings(metadata: Mapping[str, Any], name: str) -> list[str]:
     return value
 
 
+def metadata_scores(metadata: Mapping[str, Any], size: int) -> list[float]:
+    """``tokenizer.ggml.scores``, one per token; raises ``TokenizerError`` when there are none."""
+    scores = metadata_numbers(metadata, "scores", size)
+    if scores is None:
+        raise TokenizerError(
+            f"a vocabulary of kind {metadata.get('tokenizer.ggml.model')!r:.40} without tokenizer.ggml.scores"
+        )
+    return scores
+
+
 def metadata_numbers(metadata: Mapping[str, Any], name: str, size: int) -> list[Any] | None:
     """The numbers under ``tokenizer.ggml.<name>``, one per token, or None when the key is absent."""
     value = metadata.get(f"tokenizer.ggml.{name}")
@@ -118,19 +128,22 @@ def metadata_numbers(metadata: Mapping[str, Any], name: str, size: int) -> list[
     return numbers[:size]
 
 
-def token_kinds(metadata: Mapping[str, Any], names: list[str], special: Iterable[int | None]) -> bytearray:
+def token_kinds(
+    metadata: Mapping[str, Any], names: list[str], special: Iterable[int | None] = ()
+) -> bytearray:
     """The kind of every token by ``tokenizer.ggml.token_type``.
 
-    ``special`` are the ids that the metadata names (BOS, EOS and the like): control tokens even where an old
-    converter marked them otherwise. Kinds that the specification does not know count as normal.
+    The ids that the metadata name (BOS, EOS and the like) and those of ``special`` are control tokens even
+    where an old converter marked them otherwise. Kinds that the specification does not know count as normal.
     """
+    own = [metadata_id(metadata, name, len(names)) for name in SPECIAL_IDS]
     numbers = metadata_numbers(metadata, "token_type", len(names))
     known = {int(kind) for kind in TokenKind if kind != TokenKind.ABSENT}
     if numbers is None:
         kinds = bytearray([TokenKind.NORMAL]) * len(names)
     else:
         kinds = bytearray(number if number in known else TokenKind.NORMAL for number in numbers)
-    for token in special:
+    for token in (*own, *special):
         if token is not None and kinds[token] != TokenKind.UNKNOWN:
             kinds[token] = TokenKind.CONTROL
     return kinds

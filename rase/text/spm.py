@@ -7,23 +7,21 @@ from typing import Any
 
 from rase.errors import TokenizerError
 from rase.text.core import (
-    SPECIAL_IDS,
     TokenizerCore,
     core_from_parts,
     first_ids,
     metadata_flag,
     metadata_id,
-    metadata_numbers,
+    metadata_scores,
     metadata_strings,
     token_kinds,
 )
 from rase.text.library import encoder
 from rase.text.reach import Reach
-from rase.text.vocabulary import TokenKind, Vocabulary, fallback_byte, spells_every_byte
+from rase.text.vocabulary import BLANK, TokenKind, Vocabulary, sentencepiece_pieces, spells_every_byte
 
 __all__ = ["core_from_spm"]
 
-_BLANK = "\u2581"  # how SentencePiece spells a blank
 MAX_WORK = 2**28  # characters copied to find the merges; the vocabulary of Gemma 3 takes a twentieth of that
 
 
@@ -38,16 +36,11 @@ def core_from_spm(metadata: Mapping[str, Any]) -> TokenizerCore:
     from tokenizers.models import BPE
 
     names = metadata_strings(metadata, "tokens")
-    scores = metadata_numbers(metadata, "scores", len(names))
-    if scores is None:
-        raise TokenizerError("a SentencePiece-style file without tokenizer.ggml.scores")
+    scores = metadata_scores(metadata, len(names))
     ids = first_ids(names)
     defaults = _default_ids(metadata, names)
-    special = [metadata_id(metadata, name, len(names)) for name in SPECIAL_IDS]
-    kinds = token_kinds(metadata, names, [*special, *defaults.values()])
-    vocabulary = Vocabulary(
-        names, [_piece(name, kind) for name, kind in zip(names, kinds, strict=True)], bytes(kinds), ids
-    )
+    kinds = token_kinds(metadata, names, defaults.values())
+    vocabulary = Vocabulary(names, sentencepiece_pieces(names, kinds), bytes(kinds), ids)
     unk = metadata_id(metadata, "unknown_token_id", len(names))
     unk = defaults.get("unknown_token_id") if unk is None else unk
     normal = {name: token for name, token in ids.items() if name and kinds[token] == TokenKind.NORMAL}
@@ -63,8 +56,8 @@ def core_from_spm(metadata: Mapping[str, Any]) -> TokenizerCore:
         )
     )
     prefix = metadata_flag(metadata, "add_space_prefix", True)
-    steps: list[Any] = [normalizers.Prepend(_BLANK)] if prefix else []
-    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", _BLANK)])
+    steps: list[Any] = [normalizers.Prepend(BLANK)] if prefix else []
+    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", BLANK)])
     return core_from_parts(
         metadata,
         vocabulary,
@@ -101,14 +94,6 @@ def derive_merges(normal: Mapping[str, int], scores: list[float]) -> list[tuple[
                     merges.append((score, token, -cut, left, right))
     merges.sort()
     return [(left, right) for _, _, _, left, right in merges]
-
-
-def _piece(name: str, kind: int) -> bytes:
-    if kind == TokenKind.BYTE and (byte := fallback_byte(name)) is not None:
-        return bytes([byte])
-    if kind in (TokenKind.CONTROL, TokenKind.UNKNOWN):
-        return name.encode("utf-8", "replace")
-    return name.replace(_BLANK, " ").encode("utf-8", "replace")
 
 
 def _default_ids(metadata: Mapping[str, Any], names: list[str]) -> dict[str, int | None]:

@@ -8,23 +8,21 @@ from typing import Any
 from rase.errors import TokenizerError
 from rase.text.charsmap import Charsmap
 from rase.text.core import (
-    SPECIAL_IDS,
     Encode,
     TokenizerCore,
     core_from_parts,
     first_ids,
     metadata_flag,
     metadata_id,
-    metadata_numbers,
+    metadata_scores,
     metadata_strings,
     token_kinds,
 )
 from rase.text.library import call, encoder
-from rase.text.vocabulary import TokenKind, Vocabulary, fallback_byte, spells_every_byte
+from rase.text.vocabulary import BLANK, TokenKind, Vocabulary, sentencepiece_pieces, spells_every_byte
 
 __all__ = ["core_from_unigram"]
 
-_BLANK = "\u2581"  # how SentencePiece spells a blank
 _MAX_CHARSMAP = 2**24  # bytes; nmt_nfkc has a quarter of a million
 
 
@@ -40,16 +38,13 @@ def core_from_unigram(metadata: Mapping[str, Any]) -> TokenizerCore:
     from tokenizers.models import Unigram
 
     names = metadata_strings(metadata, "tokens")
-    scores = metadata_numbers(metadata, "scores", len(names))
-    if scores is None:
-        raise TokenizerError("a unigram file without tokenizer.ggml.scores")
+    scores = metadata_scores(metadata, len(names))
     defaults = {"unknown_token_id": names.index("<unk>") if "<unk>" in names else None}
     unknown = metadata_id(metadata, "unknown_token_id", len(names))
     unknown = defaults["unknown_token_id"] if unknown is None else unknown
     if unknown is None:
         raise TokenizerError("this unigram vocabulary has no unknown token", expected="'<unk>'")
-    special = [metadata_id(metadata, name, len(names)) for name in SPECIAL_IDS]
-    kinds = token_kinds(metadata, names, special)
+    kinds = token_kinds(metadata, names)
     kinds[unknown] = TokenKind.UNKNOWN
     ids = first_ids(names)
     # The library numbers pieces by their place in its list, and what is no piece must not be found in text.
@@ -71,19 +66,17 @@ def core_from_unigram(metadata: Mapping[str, Any]) -> TokenizerCore:
     prefix = metadata_flag(metadata, "add_space_prefix", True)
     steps: list[Any] = []
     if metadata_flag(metadata, "remove_extra_whitespaces", True):
-        for runs, kept in ((" {2,}", " "), (r"\A ", ""), (rf"[ {_BLANK}]+\z", "")):
+        for runs, kept in ((" {2,}", " "), (r"\A ", ""), (rf"[ {BLANK}]+\z", "")):
             steps.append(normalizers.Replace(Regex(runs), kept))
-    steps += [normalizers.Prepend(_BLANK)] if prefix else []
-    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", _BLANK)])
-    crossing = any(_BLANK in names[token][1:] for token in usable)  # pieces of several words
-    cuts: list[Any] = [] if crossing else [pre_tokenizers.Split(_BLANK, "merged_with_next")]
+    steps += [normalizers.Prepend(BLANK)] if prefix else []
+    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", BLANK)])
+    crossing = any(BLANK in names[token][1:] for token in usable)  # pieces of several words
+    cuts: list[Any] = [] if crossing else [pre_tokenizers.Split(BLANK, "merged_with_next")]
     if fallback:  # the library would find the token of a byte by its spelling, too
         cuts.append(pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "isolated"))
     if cuts:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cuts)
-    vocabulary = Vocabulary(
-        names, [_piece(name, kind) for name, kind in zip(names, kinds, strict=True)], bytes(kinds), ids
-    )
+    vocabulary = Vocabulary(names, sentencepiece_pieces(names, kinds), bytes(kinds), ids)
     return core_from_parts(
         metadata,
         vocabulary,
@@ -118,11 +111,3 @@ def _bytes_of(table: Any) -> bytes:
     ):
         raise TokenizerError("tokenizer.ggml.precompiled_charsmap", expected="an array of bytes")
     return bytes(number & 0xFF for number in numbers)
-
-
-def _piece(name: str, kind: int) -> bytes:
-    if kind == TokenKind.BYTE and (byte := fallback_byte(name)) is not None:
-        return bytes([byte])
-    if kind in (TokenKind.CONTROL, TokenKind.UNKNOWN):
-        return name.encode("utf-8", "replace")
-    return name.replace(_BLANK, " ").encode("utf-8", "replace")

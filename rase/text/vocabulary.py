@@ -10,13 +10,17 @@ from functools import cache
 from rase.errors import InvalidRequest
 
 __all__ = [
+    "BLANK",
     "TokenKind",
     "Vocabulary",
     "byte_alphabet",
     "byte_level_piece",
     "fallback_byte",
+    "sentencepiece_pieces",
     "spells_every_byte",
 ]
+
+BLANK = "\u2581"  # how SentencePiece spells a blank
 
 
 class TokenKind(IntEnum):
@@ -82,6 +86,19 @@ def byte_level_piece(name: str) -> bytes:
         return bytes([alphabet[character] for character in name])
     except KeyError:
         return name.encode("utf-8", "replace")
+
+
+def sentencepiece_pieces(names: Sequence[str], kinds: Sequence[int]) -> list[bytes]:
+    """The bytes of each token of a SentencePiece vocabulary, by its spelling and its kind."""
+    return [_sentencepiece(name, kind) for name, kind in zip(names, kinds, strict=True)]
+
+
+def _sentencepiece(name: str, kind: int) -> bytes:
+    if kind == TokenKind.BYTE and (byte := fallback_byte(name)) is not None:
+        return bytes([byte])
+    if kind in (TokenKind.CONTROL, TokenKind.UNKNOWN):
+        return name.encode("utf-8", "replace")
+    return name.replace(BLANK, " ").encode("utf-8", "replace")
 
 
 def spells_every_byte(names: Container[str]) -> bool:

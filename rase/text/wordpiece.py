@@ -8,7 +8,6 @@ from typing import Any
 
 from rase.errors import TokenizerError
 from rase.text.core import (
-    SPECIAL_IDS,
     TokenizerCore,
     core_from_parts,
     first_ids,
@@ -19,11 +18,11 @@ from rase.text.core import (
     token_kinds,
 )
 from rase.text.library import encoder
-from rase.text.vocabulary import TokenKind, Vocabulary
+from rase.text.vocabulary import BLANK, TokenKind, Vocabulary
 
 __all__ = ["core_from_wordpiece"]
 
-_BLANK, _INSIDE = "\u2581", "##"  # how files mark the start of a word, and vocab.txt the inside of one
+_INSIDE = "##"  # how vocab.txt marks the inside of a word; files mark the start, with a blank
 _LONGEST_WORD = 100  # characters; a longer word is unknown (BERT's own tokenizer)
 
 
@@ -54,9 +53,8 @@ def core_from_wordpiece(metadata: Mapping[str, Any]) -> TokenizerCore:
             expected=", ".join(usual.values()),
             found="no " + ", ".join(usual[key] for key, token in ids.items() if token is None),
         )
-    special = [metadata_id(metadata, name, len(names)) for name in SPECIAL_IDS]
-    kinds = token_kinds(metadata, names, [*special, *ids.values()])
-    marked = any(name.startswith(_BLANK) for name in names)
+    kinds = token_kinds(metadata, names, ids.values())
+    marked = any(name.startswith(BLANK) for name in names)
     spelled = [_spelling(name, kind, marked) for name, kind in zip(names, kinds, strict=True)]
     plain = {
         name: token
@@ -101,7 +99,7 @@ def _spelling(name: str, kind: int, marked: bool) -> str:
     """A piece as vocab.txt spells it: ``##`` before what continues a word."""
     if not marked or kind != TokenKind.NORMAL or (name.startswith("[") and name.endswith("]")):
         return name
-    return name[1:] if name.startswith(_BLANK) else _INSIDE + name
+    return name[1:] if name.startswith(BLANK) else _INSIDE + name
 
 
 def _piece(spelling: str, kind: int) -> bytes:

@@ -11,16 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from rase.backends.base import Backend, CompileOptions, Program
 from rase.graph.ops import Attention, Causal, Graph
-from rase.models import build
-from tests.support.gguf_build import random_blocks
 from tests.support.oracle import oracle_logits
+from tests.support.random_model import Drawn, RandomModel
 from tests.support.weights import MemoryWeights
 
 
 @dataclass(frozen=True)
-class Tiny:
+class Tiny(RandomModel):
     """A seeded random decoder. ``matrices`` is the format of every matrix; norms and biases are F32."""
 
     architecture: str = "llama"
@@ -47,10 +45,6 @@ class Tiny:
     seed: int = 1
     extra: dict[str, Any] = field(default_factory=dict)  # further metadata, without the prefix; None removes
 
-    def but(self, **changes: Any) -> Tiny:
-        """The same model with other values."""
-        return replace(self, **changes)
-
     @cached_property
     def metadata(self) -> dict[str, Any]:
         """What a GGUF file of this model would say."""
@@ -70,25 +64,14 @@ class Tiny:
         if self.window is not None:
             own["attention.sliding_window"] = self.window
         own |= self.extra
-        keys = {f"{self.architecture}.{name}": value for name, value in own.items() if value is not None}
-        return {"general.architecture": self.architecture, **keys}
+        return self.said(own)
 
     @cached_property
     def source(self) -> MemoryWeights:
         """The weights, as a backend reads them."""
-        rng = np.random.default_rng(self.seed)
+        drawn = Drawn(self.seed, self.matrices, self.std)
+        rng, tensors, matrix, norm = drawn.rng, drawn.tensors, drawn.matrix, drawn.norm
         heads, kv_heads = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
-        tensors: dict[str, Any] = {}
-
-        def matrix(name: str, *shape: int, bias: bool = False) -> None:
-            blocks = random_blocks(self.matrices, shape, rng, self.std)
-            tensors[f"{name}.weight"] = (blocks, shape, self.matrices)
-            if bias:
-                tensors[f"{name}.bias"] = rng.normal(0, 0.3, shape[0]).astype(np.float32)
-
-        def norm(name: str, size: int) -> None:
-            tensors[f"{name}.weight"] = rng.uniform(0.5, 1.5, size).astype(np.float32)
-
         arch = self.architecture
         matrix("token_embd", self.vocab, self.dim)
         if not self.tied:
@@ -104,7 +87,7 @@ class Tiny:
                 norm(f"blk.{i}.attn_norm", self.dim)
                 norm(f"blk.{i}.post_attention_norm", self.dim)
                 if (i + 1) % 4:
-                    self._delta_net(i, matrix, norm, tensors, rng)
+                    self._delta_net(i, drawn)
                     self._feed_forward(i, matrix)
                     continue
             elif arch != "olmo2":
@@ -139,8 +122,9 @@ class Tiny:
         matrix(f"blk.{i}.ffn_up", self.hidden * (2 if self.architecture == "phi3" else 1), self.dim)
         matrix(f"blk.{i}.ffn_down", self.dim, self.hidden)
 
-    def _delta_net(self, i: int, matrix: Any, norm: Any, tensors: dict[str, Any], rng: Any) -> None:
+    def _delta_net(self, i: int, drawn: Drawn) -> None:
         """A recurrent layer of Qwen3.5, as its files hold it."""
+        rng, tensors, matrix, norm = drawn.rng, drawn.tensors, drawn.matrix, drawn.norm
         keys = self.extra["ssm.group_count"] * self.extra["ssm.state_size"]
         heads, values = self.extra["ssm.time_step_rank"], self.extra["ssm.inner_size"]
         channels = 2 * keys + values
@@ -155,16 +139,6 @@ class Tiny:
         tensors[f"blk.{i}.ssm_a"] = -np.exp(logarithms.astype(float)).astype(np.float32)
         tensors[f"blk.{i}.ssm_dt.bias"] = rng.normal(0, 1, heads).astype(np.float32)
         norm(f"blk.{i}.ssm_norm", values // heads)
-
-    def graph(self, **arguments: Any) -> Graph:
-        """What ``rase.models`` makes of the metadata and the shapes."""
-        return build(self.metadata, self.source.tensors, **arguments)
-
-    def compile(self, backend: Backend, **options: Any) -> Program:
-        """A program with 64 pages reserved."""
-        program = backend.compile(self.graph(), self.source, CompileOptions(**options))
-        program.reserve_pages(64)
-        return program
 
     def oracle(self, ids: Any, **changes: Any) -> np.ndarray:
         """Logits after each id by the independent decoder, on the dequantized weights."""
@@ -182,10 +156,6 @@ class Tiny:
         facts: dict[str, Any] = {name: getattr(self, name) for name in same}
         facts["pairing"] = "half" if self.architecture == "qwen3" else "neighbour"
         return oracle_logits(ids, self.source.floats(), **(facts | changes))
-
-    def ids(self, n: int, seed: int = 7) -> list[int]:
-        """n random token ids."""
-        return np.random.default_rng(seed).integers(0, self.vocab, n).tolist()
 
 
 class Mixed(Tiny):

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from rase.backends.base import Backend, CompileOptions, Program
-from rase.graph.ops import Graph
-from rase.models import build
-from tests.support.gguf_build import random_blocks
+from tests.support.random_model import Drawn, RandomModel
 from tests.support.weights import MemoryWeights
 
 
 @dataclass(frozen=True)
-class TinyEncoder:
+class TinyEncoder(RandomModel):
     """A seeded random encoder. ``matrices`` is the format of the layers' matrices; the rest is F32."""
 
     architecture: str = "bert"
@@ -32,9 +29,8 @@ class TinyEncoder:
     std: float = 0.15
     seed: int = 3
 
-    def but(self, **changes: Any) -> TinyEncoder:
-        """The same model with other values."""
-        return replace(self, **changes)
+    kind = "embedding"
+    compiled: ClassVar[dict[str, Any]] = {"max_batch_tokens": 640}  # two whole contexts in one step
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
@@ -46,31 +42,23 @@ class TinyEncoder:
         }  # fmt: skip
         if self.architecture == "nomic-bert":
             own["rope.freq_base"] = self.theta
-        keys = {f"{self.architecture}.{name}": value for name, value in own.items()}
-        return {"general.architecture": self.architecture, **keys}
+        return self.said(own)
 
     @cached_property
     def source(self) -> MemoryWeights:
         """The weights, as a backend reads them."""
-        rng = np.random.default_rng(self.seed)
+        drawn = Drawn(self.seed, self.matrices, self.std)
         biases = self.architecture == "bert"
-        tensors: dict[str, Any] = {}
 
         def matrix(name: str, *shape: int) -> None:
-            tensors[f"{name}.weight"] = (
-                random_blocks(self.matrices, shape, rng, self.std),
-                shape,
-                self.matrices,
-            )
-            if biases:
-                tensors[f"{name}.bias"] = rng.normal(0, 0.3, shape[0]).astype(np.float32)
+            drawn.matrix(name, *shape, bias=biases)
 
         def table(name: str, rows: int) -> None:
-            tensors[f"{name}.weight"] = rng.normal(0, 1, (rows, self.dim)).astype(np.float32)
+            drawn.tensors[f"{name}.weight"] = drawn.rng.normal(0, 1, (rows, self.dim)).astype(np.float32)
 
         def norm(name: str) -> None:
-            tensors[f"{name}.weight"] = rng.uniform(0.5, 1.5, self.dim).astype(np.float32)
-            tensors[f"{name}.bias"] = rng.normal(0, 0.3, self.dim).astype(np.float32)
+            drawn.norm(name, self.dim)
+            drawn.bias(name, self.dim)
 
         table("token_embd", self.vocab)
         table("token_types", 2)
@@ -89,22 +77,7 @@ class TinyEncoder:
             matrix(f"blk.{i}.ffn_up", self.hidden, self.dim)
             matrix(f"blk.{i}.ffn_down", self.dim, self.hidden)
             norm(f"blk.{i}.layer_output_norm")
-        return MemoryWeights(tensors)
-
-    def graph(self, **arguments: Any) -> Graph:
-        """What ``rase.models`` makes of the metadata and the shapes."""
-        return build(self.metadata, self.source.tensors, kind="embedding", **arguments)
-
-    def compile(self, backend: Backend, **options: Any) -> Program:
-        """A program with 64 pages reserved that takes a whole context in one step."""
-        options = {"max_batch_tokens": 2 * self.context, **options}
-        program = backend.compile(self.graph(), self.source, CompileOptions(**options))
-        program.reserve_pages(64)
-        return program
-
-    def ids(self, n: int, seed: int = 7) -> list[int]:
-        """n random token ids."""
-        return np.random.default_rng(seed).integers(0, self.vocab, n).tolist()
+        return MemoryWeights(drawn.tensors)
 
 
 ENCODERS: dict[str, TinyEncoder] = {
