@@ -10,7 +10,7 @@ from rase.cli.common import common_options, device_option, settings
 
 __all__ = ["serve"]
 
-NEEDS = ("starlette", "uvicorn", "sse_starlette")
+NEEDS = ("starlette", "uvicorn")
 
 
 @click.command()

@@ -15,6 +15,7 @@ from bisect import insort
 from itertools import count
 from typing import TYPE_CHECKING
 
+from rase.engine.drafts import drafts_each, verify
 from rase.engine.generation import GenerationStopReason
 from rase.engine.kv_cache import OutOfPages
 from rase.engine.prefix_tree import PrefixTree
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Batching"]
 
-DRAFT_ROWS = 16  # of a step that verifies drafts: pending tokens and drafts of all sequences
-
 log = logging.getLogger("rase.engine")
 
 
@@ -50,6 +49,7 @@ class Batching:
         self.tree = PrefixTree(pool, program.one_arithmetic) if caching else None
         self.waiting: list[Sequence] = []  # both in order of service
         self.active: list[Sequence] = []
+        self.behind: list[Sequence] = []  # held until their readers have caught up
         self.live: dict[Request, list[Sequence]] = {}  # choices of each request that has not ended
         self.pace = Pace()
         self._batches = Batches()
@@ -74,6 +74,8 @@ class Batching:
         """One pass over the model; False when there is nothing to compute."""
         self._gave_way = False
         self._drop()
+        if self.behind:
+            self._catch_up()
         if self.waiting:
             self._admit()
         parts = self._choose()
@@ -99,8 +101,8 @@ class Batching:
         """Whether some request has a hook or a deadline that must be looked at although nothing computes."""
         return any(
             request.cancelled is not None or request.deadline is not None
-            for request, sequences in self.live.items()
-            if any(sequence.state is not State.HELD for sequence in sequences)
+            for request in self.live
+            if request.choose is None
         )
 
     def give(self, request: Request, id: int) -> None:
@@ -204,22 +206,18 @@ class Batching:
             if sequence.state is State.ACTIVE:
                 if not sequence.decoding:
                     prompts.append(sequence)
-                elif len(decodes) < most and (sequence.request.ahead is None or not self._ahead(sequence)):
+                elif sequence.request.ahead is not None and self._ahead(sequence):
+                    self._hold(sequence)
+                elif len(decodes) < most:
                     decodes.append(sequence)
         budget = most - len(decodes)
         if self.limits.chunked_prefill_size:
             budget = min(budget, self.limits.chunked_prefill_size)
         if prompts and budget and (decodes or TURNS.contended):
             budget = self.pace.prompt_tokens(budget)
-        # Drafts share the rows that one pass over the weights serves well, and prompts leave none.
-        # A recurrent state cannot forget a draft that was wrong.
-        spare = (
-            min(DRAFT_ROWS, most) // len(decodes) - 1
-            if decodes and not prompts and not self._recurrent
-            else 0
-        )
         parts = [Rows.next_token(sequence) for sequence in decodes]
-        if spare > 0:
+        # Prompts leave no rows for drafts, and a recurrent state cannot forget one that was wrong.
+        if not prompts and not self._recurrent and (spare := drafts_each(len(decodes), most)):
             for part in parts:
                 if part.sequence.drafts is not None:
                     part.drafts = self._propose(part.sequence, spare)
@@ -239,7 +237,21 @@ class Batching:
             return bool(sequence.request.ahead())  # type: ignore[misc]
         except BaseException as error:
             self.fail(sequence.request, error)
-            return True
+            return False
+
+    def _hold(self, sequence: Sequence) -> None:
+        """Go on without ``sequence`` until its reader has caught up; meanwhile its place is another's."""
+        sequence.state = State.HELD
+        self.behind.append(sequence)
+
+    def _catch_up(self) -> None:
+        behind, self.behind = self.behind, []
+        for sequence in behind:
+            if sequence.state is State.HELD:
+                if self._ahead(sequence):
+                    self.behind.append(sequence)
+                else:
+                    self._resume(sequence)
 
     def _propose(self, sequence: Sequence, spare: int) -> list[int]:
         assert sequence.drafts is not None
@@ -298,7 +310,7 @@ class Batching:
                 if not sequence.request.prompted:
                     self._fork(sequence, logits[first])
                 if part.drafts:
-                    goes_on = self._verify(sequence, logits[first:row], part.drafts)
+                    goes_on = verify(sequence, logits[first:row], part.drafts, self.tree, self.observer)
                 else:
                     goes_on = sequence.take(logits[first], self.observer)
                 if not goes_on:
@@ -306,24 +318,6 @@ class Batching:
                     self._finish_if_over(sequence.request)
             except BaseException as error:
                 self.fail(sequence.request, error)
-
-    def _verify(self, sequence: Sequence, rows: NDArray[np.float32], drafts: list[int]) -> bool:
-        """Choose a token, and one more after each draft that was right; False when the choice has ended."""
-        accepted, goes_on = 0, True
-        for index, row in enumerate(rows):
-            goes_on = sequence.take(row, self.observer)
-            if not goes_on:
-                break
-            if index == len(drafts) or sequence.tokens[-1] != drafts[index]:
-                break
-            sequence.advance(1, self.tree)
-            accepted += 1
-        if sequence.drafts is not None:
-            sequence.drafts.feedback(len(drafts), accepted)
-        sequence.request.drafted += len(drafts)
-        sequence.request.accepted += accepted
-        self.observer.drafts(sequence.request, len(drafts), accepted)
-        return goes_on
 
     def _fork(self, first: Sequence, row: NDArray[np.float32]) -> None:
         """The prompt of ``first`` is computed: the other choices of its request begin as well."""

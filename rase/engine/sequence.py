@@ -3,7 +3,7 @@ pages.
 
     WAITING ──admit──> ACTIVE ──choose──> ACTIVE ... ──finish──> ENDED
        ^                 │  ^
-       └────preempt──────┘  └─ HELD (an outside chooser thinks)
+       └────preempt──────┘  └─ HELD (an outside chooser thinks, or the reader is far behind)
 
 Tokens are the prompt and what was generated; ``computed`` of them have their KV in the pages. A sequence with
 one generated token to compute decodes; with more, or with prompt tokens, it prefills, whether it is new or
@@ -37,7 +37,7 @@ class State(Enum):
 
     WAITING = "waiting"  # no pages; in the queue
     ACTIVE = "active"  # has a place in the batch
-    HELD = "held"  # has a place and nothing to compute until its chooser gives a token
+    HELD = "held"  # nothing to compute until its chooser gives a token, or its reader has caught up
     ENDED = "ended"
 
 

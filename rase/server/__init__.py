@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create_app"]
 
-for _name in ("starlette", "uvicorn", "sse_starlette"):
+for _name in ("starlette", "uvicorn"):
     if find_spec(_name) is None:
         raise BackendUnavailable(
             "the server",

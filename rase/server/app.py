@@ -30,7 +30,9 @@ from rase.server.access import facts
 from rase.server.body import MAX_BODY, ClientGone, check_content_type, read_body
 from rase.server.errors import Refused, error_response
 from rase.server.guard import Guard
-from rase.server.openai import Call, read_chat, read_completion
+from rase.server.host import HostWatch
+from rase.server.job import Job
+from rase.server.openai import Call, model_of, read_chat, read_completion
 from rase.server.replies import (
     ChatReply,
     CompletionReply,
@@ -46,7 +48,6 @@ from rase.server.sse import JobStream
 __all__ = ["create_app"]
 
 _SMALL = 32 << 10  # bytes that are parsed on the event loop: less work than handing them to a thread
-DESK = 8  # requests that are read and submitted at one time: a crowd queues here, and /health walks past it
 CLIENT_CLOSED = 499  # the log's status of a request whose client left
 
 
@@ -117,8 +118,8 @@ class _Api:
     """The endpoints; one object per application."""
 
     def __init__(self, runner: Runner, *, max_body: int, ping_s: float, drain_s: float) -> None:
-        self.runner, self.max_body, self.ping_s, self.drain_s = runner, max_body, ping_s, drain_s
-        self._desk = asyncio.Semaphore(DESK)
+        self.runner, self.max_body, self.ping_s = runner, max_body, ping_s
+        self._host = HostWatch(runner, drain_s)
 
     async def health(self, request: Request) -> Response:
         return _json(encode({"status": "ok"}))
@@ -148,17 +149,17 @@ class _Api:
             body = await read_body(request.headers, request.receive, self.max_body)
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED)
-        known = facts(request.scope)
-        async with self._desk:
+        known, job = facts(request.scope), None
+        try:
+            # A place first: a full queue refuses who comes before its request is read.
+            if (named := model_of(body)) is not None:
+                job = await self._admit(request, named)
             call = read(body) if len(body) <= _SMALL else await asyncio.to_thread(read, body)
             del body
-            known["model"] = call.model or ""
-            model = call.model or await self._only_model()
-            job = await self.runner.submit(model, call.requests, stream=call.stream)
-            known["model"] = model
-            await asyncio.sleep(0)  # whoever waits for the loop comes first
-        try:
-            started = await _unless_gone(request, job.ready)
+            if job is None:
+                job = await self._admit(request, await self._only_model())
+            self.runner.submit(job, call.requests, stream=call.stream)
+            started = await job.ready
             if call.keep_alive is not None:
                 self._keep(started.model, call.keep_alive)
             options = {"include_usage": call.include_usage, "logprobs": call.logprobs}
@@ -167,19 +168,24 @@ class _Api:
             if call.stream:
                 known["stream"] = 1
                 job.done.add_done_callback(lambda done: _note(known, done))
-                return JobStream(
-                    job, reply, n, ping_s=self.ping_s, drain_s=self.drain_s,
-                    drain=lambda: self.runner.begin_drain(self.drain_s),
-                )  # fmt: skip
-            completions = await _unless_gone(request, job.done)
+                self._host.watch()
+                return JobStream(job, reply, n, ping_s=self.ping_s)
+            completions = await job.done
+            job.close()
             _note(known, job.done)
             return _json(reply.whole(completions, n))
-        except ClientGone:
-            job.cancel()
-            return Response(status_code=CLIENT_CLOSED)
-        except BaseException:
-            job.cancel()
+        except BaseException as error:
+            if job is not None:
+                job.cancel()
+            if isinstance(error, ClientGone):
+                return Response(status_code=CLIENT_CLOSED)
             raise
+
+    async def _admit(self, request: Request, model: str) -> Job:
+        facts(request.scope)["model"] = model
+        job = await self.runner.admit(model)
+        job.watch(request.receive)
+        return job
 
     def _keep(self, model: str, seconds: float) -> None:
         """The keep-alive time of the last request that states one holds for the model."""
@@ -196,26 +202,6 @@ class _Api:
                 found=f"none, and {len(manifests)} models are registered", hint="GET /v1/models lists them.",
             )  # fmt: skip
         return str(manifests[0].id)
-
-
-async def _unless_gone(request: Request, future: asyncio.Future[Any]) -> Any:
-    """The result of ``future``; raises ``ClientGone`` as soon as the client closes its connection."""
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    watcher = asyncio.ensure_future(gone())
-    try:
-        await asyncio.wait((future, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if not future.done():
-            raise ClientGone
-        return future.result()
-    finally:
-        watcher.cancel()
-        await asyncio.wait((watcher,))
-        if not watcher.cancelled():
-            watcher.exception()  # a server that raises instead of telling: the client is gone as well
 
 
 def _note(known: dict[str, Any], done: asyncio.Future[Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from rase.errors import InvalidRequest
 from rase.server.errors import Refused
 
-__all__ = ["MAX_BODY", "MAX_DEPTH", "ClientGone", "check_content_type", "checked_json", "read_body"]
+__all__ = ["BOM", "MAX_BODY", "MAX_DEPTH", "ClientGone", "check_content_type", "checked_json", "read_body"]
 
 MAX_BODY = 8 << 20  # bytes
 MAX_DEPTH = 64
@@ -24,6 +24,7 @@ MAX_FIELDS = 512  # of the request itself: five times those that are known
 BODY_IDLE_S = 30.0
 MIN_RATE = 1024  # bytes per second that a body must keep once BODY_IDLE_S is over
 MAX_CONTAINERS = 100_000  # lists and objects: each becomes a Python object, whatever the request does with it
+BOM = b"\xef\xbb\xbf"
 _CHUNK = 1 << 18  # bytes looked at in one go: short enough to leave the GIL to others
 
 
@@ -62,7 +63,8 @@ async def read_body(
     while True:
         patience = min(idle_s, start + idle_s + size / MIN_RATE - time.monotonic())
         try:
-            message = await asyncio.wait_for(receive(), max(patience, 0.001))
+            async with asyncio.timeout(max(patience, 0.001)):
+                message = await receive()
         except TimeoutError:
             raise Refused(408, "request_timeout", "the request body arrived too slowly", close=True) from None
         if message["type"] == "http.disconnect":
@@ -77,7 +79,7 @@ async def read_body(
 
 def checked_json(body: bytes) -> bytes:
     """Return ``body`` without a byte order mark; refuse bad UTF-8 and hostile shapes, before any parsing."""
-    body = body.removeprefix(b"\xef\xbb\xbf")
+    body = body.removeprefix(BOM)
     if not body.strip():
         raise InvalidRequest("the body is empty", expected="a JSON object")
     _check_utf8(body)

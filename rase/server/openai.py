@@ -17,9 +17,9 @@ from rase.completion import MAX_CHOICES, ChatMessage, GenerationConfig, TextRequ
 from rase.duration import seconds
 from rase.errors import InvalidRequest
 from rase.server import fields
-from rase.server.body import checked_json
+from rase.server.body import BOM, checked_json
 
-__all__ = ["Call", "read_chat", "read_completion"]
+__all__ = ["Call", "model_of", "read_chat", "read_completion"]
 
 MAX_PROMPTS = 16
 MAX_MESSAGES = 32_768  # of four tokens or more: beyond what any context holds
@@ -98,6 +98,23 @@ class Call:
 
 
 B = TypeVar("B", bound=Common)
+
+
+class Named(msgspec.Struct):
+    """The one field that says whose request it is."""
+
+    model: str | None = None
+
+
+def model_of(body: bytes) -> str | None:
+    """The model that a body names, read without a look at the rest; None where it names none or is no JSON.
+
+    What is wrong with the body is for ``read_chat`` and ``read_completion`` to say.
+    """
+    try:
+        return msgspec.json.decode(body.removeprefix(BOM), type=Named).model or None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def read_chat(body: bytes) -> Call:

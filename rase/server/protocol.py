@@ -19,6 +19,8 @@ from rase.server.access import LOGGER
 from rase.server.errors import Refused, error_body
 from rase.server.framing import StrictConnection
 from rase.server.guard import MAX_HEADERS
+from rase.server.reception import Reception
+from rase.server.transport import GatheringTransport
 
 __all__ = ["GuardedProtocol"]
 
@@ -33,6 +35,9 @@ class GuardedProtocol(H11Protocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        state = vars(self.server_state)
+        self._reception: Reception = state.get("reception") or state.setdefault("reception", Reception())
+        self._waiting: bytearray | None = None  # what came before its request may enter
         self.conn = StrictConnection(h11.SERVER, MAX_HEADERS)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._lingered = 0
@@ -47,7 +52,7 @@ class GuardedProtocol(H11Protocol):
             timer.cancel()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(GatheringTransport(transport, self.loop))  # type: ignore[arg-type]
         self._start("head", self.header_timeout, self._head_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -61,7 +66,27 @@ class GuardedProtocol(H11Protocol):
             if self._lingered > self.linger_bytes:
                 self.transport.abort()
                 return
-        super().data_received(data)
+        if self._waiting is not None:
+            self._waiting += data
+            if len(self._waiting) > MAX_HEADERS:
+                self.flow.pause_reading()
+        elif self._begins() and not data.startswith(b"GET "):
+            self._waiting = bytearray(data)
+            self._stop("head")  # it is we who let it wait
+            self._unset_keepalive_if_required()
+            self._reception.wait(self._enter)
+        else:
+            super().data_received(data)
+
+    def _begins(self) -> bool:
+        """Whether a request begins with what comes next."""
+        return self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+
+    def _enter(self) -> None:
+        data, self._waiting = self._waiting, None
+        if data is not None and not self.transport.is_closing():
+            self.flow.resume_reading()
+            super().data_received(bytes(data))
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -79,6 +104,7 @@ class GuardedProtocol(H11Protocol):
         return answered and self.conn.their_state is h11.SEND_BODY
 
     def on_response_complete(self) -> None:
+        self.transport.flush()  # type: ignore[attr-defined]  # now, not with the next turn
         super().on_response_complete()
         if self._refused_body():
             self._start("linger", self.linger_seconds, self.transport.abort)

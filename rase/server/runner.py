@@ -5,117 +5,26 @@ arrival; the model's scheduler runs what is prepared. So a client learns of a ba
 generate, and a stream's headers leave before its turn comes. A lane takes as many requests as the scheduler
 runs at one time and ``queue_limit`` more; beyond that it raises ``ServerBusy``.
 
-``Job.cancel`` answers whoever waits at once; the work ends with the step that is being computed, and a job
-that still waits just leaves the queue.
+A place in a lane is taken before the request is read: who finds none learns it before any work is done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rase import env
-from rase.completion import Completion, Piece, Prepared, Running, TextRequest, prepare, start
+from rase.completion import Completion, Prepared, Running, TextRequest, prepare, start
 from rase.errors import ServerBusy
-from rase.server.body import ClientGone
+from rase.server.job import Job, Postbox, Started
 
-__all__ = ["QUEUE_LIMIT", "Job", "Runner", "Started"]
+__all__ = ["QUEUE_LIMIT", "Runner"]
 
 QUEUE_LIMIT = 32
-
-
-@dataclass(frozen=True)
-class Started:
-    """What is known of a prepared request before it runs."""
-
-    model: str
-    fingerprint: str
-
-
-class Job:
-    """One request in a lane: awaited and cancelled on the event loop, worked on by the lane's threads."""
-
-    def __init__(self, model: str, requests: Sequence[TextRequest], stream: bool) -> None:
-        self.model, self.requests, self.stream = model, requests, stream
-        self.loop = asyncio.get_running_loop()
-        self.ready: asyncio.Future[Started] = self.loop.create_future()
-        self.done: asyncio.Future[list[Completion]] = self.loop.create_future()
-        self.stopped = False
-        self.withdraw: Callable[[], None] = lambda: None  # takes the job out of its lane
-        self.running: list[Running] = []  # one for each prompt
-        self._pieces: deque[tuple[int, Piece]] = deque()  # (number of the prompt, piece)
-        self._more = asyncio.Event()
-        self._woken = False
-        for future in (self.ready, self.done):
-            future.add_done_callback(lambda f: f.cancelled() or f.exception())  # nobody may be waiting
-
-    # On the event loop
-
-    def cancel(self, error: Exception | None = None) -> None:
-        """Stop the work and let whoever waits see ``error``."""
-        self.stopped = True
-        self.withdraw()
-        for running in self.running:
-            running.cancel()
-        self._settle(error or ClientGone())
-
-    async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
-        """The pieces of a streamed job in order, until the job is done."""
-        while True:
-            while self._pieces:
-                yield self._pieces.popleft()
-            if self.done.done():
-                return
-            self._more.clear()
-            if not self._pieces and not self.done.done():
-                await self._more.wait()
-
-    def _settle(self, outcome: list[Completion] | Exception) -> None:
-        for future in (self.ready, self.done):
-            if not future.done():
-                if isinstance(outcome, Exception):
-                    future.set_exception(outcome)
-                elif future is self.done:
-                    self.done.set_result(outcome)
-        self._more.set()
-
-    def _accept(self, started: Started) -> None:
-        if not self.ready.done():
-            self.ready.set_result(started)
-
-    def _wake(self) -> None:
-        self._woken = False  # before the event: a piece that arrives now calls again
-        self._more.set()
-
-    # On the lane's thread and the model's
-
-    def _post(self, function: Callable[..., object], *values: object) -> None:
-        try:
-            self.loop.call_soon_threadsafe(function, *values)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            self.stopped = True
-
-    def accept(self, started: Started) -> None:
-        """Tell that the request can run."""
-        self._post(self._accept, started)
-
-    def push(self, number: int, piece: Piece) -> bool:
-        """Hand over one piece; False ends the choice."""
-        self._pieces.append((number, piece))
-        if not self._woken:
-            self._woken = True
-            self._post(self._wake)
-        return not self.stopped
-
-    def finish(self, outcome: list[Completion] | BaseException) -> None:
-        """Tell the result."""
-        if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
-            outcome = RuntimeError(type(outcome).__name__).with_traceback(outcome.__traceback__)
-        self._post(self._settle, outcome)
 
 
 class _Lane:
@@ -131,6 +40,7 @@ class _Lane:
         self.thread.start()
 
     def admit(self, job: Job) -> None:
+        """Give ``job`` a place, until it is withdrawn or has run; raises ``ServerBusy``."""
         with self._change:
             if self._closed:
                 raise ServerBusy("the server is shutting down")
@@ -141,8 +51,13 @@ class _Lane:
                 )  # fmt: skip
             job.withdraw = lambda: self._withdraw(job)
             self.jobs.add(job)
-            self._incoming.append(job)
-            self._change.notify_all()
+
+    def enter(self, job: Job) -> None:
+        """Let an admitted job run when its turn comes."""
+        with self._change:
+            if job in self.jobs:
+                self._incoming.append(job)
+                self._change.notify_all()
 
     def close(self) -> None:
         with self._change:
@@ -183,7 +98,10 @@ class _Lane:
 
     def _start(self, session: Any, job: Job, parts: _Parts, number: int, prepared: Prepared) -> Running:
         push = (lambda piece: job.push(number, piece)) if job.stream else None
-        return start(session, prepared, push, lambda: job.stopped, lambda running: parts.end(number, running))
+        return start(
+            session, prepared, push, None, lambda running: parts.end(number, running),
+            ahead=job.ahead if job.stream else None,
+        )  # fmt: skip
 
     def _leave(self, job: Job, outcome: list[Completion] | BaseException) -> None:
         with self._change:
@@ -221,10 +139,14 @@ class Runner:
     ) -> None:
         self.registry, self.cache, self.device, self.queue_limit = registry, cache, device, queue_limit
         self._lanes: dict[str, _Lane] = {}
+        self._postboxes: weakref.WeakKeyDictionary[Any, Postbox] = weakref.WeakKeyDictionary()
         self._draining = False
 
-    async def submit(self, model: str, requests: Sequence[TextRequest], *, stream: bool) -> Job:
-        """Queue a request; raises ``ModelNotFound``, ``ManifestError`` or ``ServerBusy``."""
+    async def admit(self, model: str) -> Job:
+        """A job with a place in the lane of ``model``, until it is cancelled or has run.
+
+        Raises ``ModelNotFound``, ``ManifestError`` or ``ServerBusy``.
+        """
         if self._draining:
             raise ServerBusy("the server is shutting down")
         if model not in self._lanes:  # only models that exist get a lane; later requests are checked at load
@@ -233,9 +155,21 @@ class Runner:
         if lane is None:
             together = env.get("RASE_MAX_BATCH_SEQS")
             lane = self._lanes[model] = _Lane(model, self._session, together + self.queue_limit)
-        job = Job(model, requests, stream)
+        job = Job(model, self._postbox())
         lane.admit(job)
         return job
+
+    def submit(self, job: Job, requests: Sequence[TextRequest], *, stream: bool) -> None:
+        """Queue what an admitted job is to do."""
+        job.requests, job.stream = requests, stream
+        self._lanes[job.model].enter(job)
+
+    def _postbox(self) -> Postbox:
+        """The one of the running loop: a host may serve one application from several."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._postboxes:
+            self._postboxes[loop] = Postbox()
+        return self._postboxes[loop]
 
     def _session(self, job: Job) -> Any:
         return self.cache.get_or_load(self.registry, job.model, self.device, cancelled=lambda: job.stopped)

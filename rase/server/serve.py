@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import os
 import signal
@@ -72,8 +73,8 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: Any, *, drain_s: float = 10.0) -> None:
         config = uvicorn.Config(
-            app, http=GuardedProtocol, ws="none", lifespan="on", log_config=None, log_level="error",
-            access_log=False, proxy_headers=False, server_header=False,
+            app, http=GuardedProtocol, ws="none", lifespan="on",
+            log_config=None, log_level="error", access_log=False, proxy_headers=False, server_header=False,
             h11_max_incomplete_event_size=MAX_HEADERS, timeout_graceful_shutdown=int(drain_s) + 3,
         )  # fmt: skip
         self._exiting, self._changed = False, asyncio.Event()
@@ -168,7 +169,8 @@ def serve(
         _announce(url, app.state.runner.registry, sock)
         if on_ready is not None:
             on_ready(url)
-        sys.setswitchinterval(0.001)  # the event loop waits for a driver's Python no longer than that
+        sys.setswitchinterval(0.0005)  # the event loop waits for a driver's Python no longer than that
+        gc.freeze()  # what stands now stays: a collection that looks at all of it stops everybody
         Server(app, drain_s=drain_s).run(sockets=[sock])
     finally:
         sock.close()

@@ -3,30 +3,29 @@
 Every event is ``data: `` + one line of JSON + LF LF; no carriage return is ever sent. Comment lines keep
 the connection open while a prompt is evaluated or a request waits. A stream ends with ``data: [DONE]``, or
 with one ``{"error": …}`` event when something fails after the headers have left.
+
+One task sends: whatever came since it sent last leaves in one write. So a thousand streams cost the event
+loop about one write a step each, and fewer when it is busy.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
-import anyio
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.responses import Response
 
 from rase.server.access import log_failure
 from rase.server.body import ClientGone
 from rase.server.errors import error_body
+from rase.server.job import Job
 from rase.server.replies import Reply
-from rase.server.runner import Job
 
 __all__ = ["JobStream", "event_stream"]
 
 SEND_TIMEOUT_S = 30.0  # a client that takes nothing for so long is gone
-
-# The library would log every chunk, that is the answers, when a host switches debug messages on.
-logging.getLogger("sse_starlette.sse").setLevel(logging.INFO)
+_PING = b": ping\n\n"
 
 
 def _event(data: bytes) -> bytes:
@@ -34,54 +33,62 @@ def _event(data: bytes) -> bytes:
 
 
 async def event_stream(job: Job, reply: Reply, n: int) -> AsyncIterator[bytes]:
-    """Yield the events of ``job``; leaving the iterator early cancels it."""
+    """Yield the events of ``job``, several at a time; a ping where the job was reminded and has nothing."""
+    opening = (reply.opening(index) for index in range(len(job.requests) * n))
+    yield b"".join(_event(chunk) for chunk in opening if chunk is not None)
+    async for pieces in job.pieces():
+        chunks = [reply.delta(piece, number * n + piece.index) for number, piece in pieces]
+        yield b"".join(_event(chunk) for chunk in chunks if chunk is not None) if pieces else _PING
     try:
-        for index in range(len(job.requests) * n):
-            if (chunk := reply.opening(index)) is not None:
-                yield _event(chunk)
-        async for number, piece in job.pieces():
-            if (chunk := reply.delta(piece, number * n + piece.index)) is not None:
-                yield _event(chunk)
-        try:
-            completions = await job.done
-        except ClientGone:
-            return
-        except Exception as error:
-            log_failure(error)
-            yield _event(error_body(error))
-            return
-        for number, completion in enumerate(completions):
-            for choice in completion.choices:
-                yield _event(reply.closing(choice, number * n + choice.index))
-        if reply.include_usage:
-            yield _event(reply.totals(completions))
-        yield _event(b"[DONE]")
-    finally:
-        job.cancel()
+        completions = job.done.result()
+    except ClientGone:
+        return
+    except Exception as error:
+        log_failure(error)
+        yield _event(error_body(error))
+        return
+    ends = [
+        reply.closing(choice, number * n + choice.index)
+        for number, completion in enumerate(completions)
+        for choice in completion.choices
+    ]
+    if reply.include_usage:
+        ends.append(reply.totals(completions))
+    yield b"".join(map(_event, [*ends, b"[DONE]"]))
 
 
-class JobStream(EventSourceResponse):
-    """The response that sends the events of one job. ``drain`` is called when a hosting server shuts down."""
+class JobStream(Response):
+    """The response that sends the events of one job, and a comment after ``ping_s`` seconds of silence."""
 
-    def __init__(
-        self, job: Job, reply: Reply, n: int, *, ping_s: float, drain: Callable[[], object], drain_s: float
-    ) -> None:
-        self._job, self._drain, self._stopping = job, drain, anyio.Event()
-        super().__init__(
-            event_stream(job, reply, n), sep="\n", ping=ping_s, send_timeout=SEND_TIMEOUT_S,
-            ping_message_factory=lambda: ServerSentEvent(comment="ping", sep="\n"),
-            client_close_handler_callable=self._left, shutdown_event=self._stopping,
-            shutdown_grace_period=drain_s + 1.0, headers={"content-type": "text/event-stream; charset=utf-8"},
-        )  # fmt: skip
+    media_type = "text/event-stream"
 
-    async def _left(self, message: Any) -> None:
-        self._job.cancel()
+    def __init__(self, job: Job, reply: Reply, n: int, *, ping_s: float) -> None:
+        self._job, self._reply, self._n, self._ping_s = job, reply, n, ping_s
+        self._silent = True  # since the clock was looked at
+        self.status_code, self.background = 200, None
+        self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no"})
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        watcher = asyncio.ensure_future(self._stopping.wait())
-        watcher.add_done_callback(lambda w: None if w.cancelled() else self._drain())
+        self._wind()
         try:
-            await super().__call__(scope, receive, send)
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for data in event_stream(self._job, self._reply, self._n):
+                if data:
+                    self._silent = False
+                    async with asyncio.timeout(SEND_TIMEOUT_S):
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            return  # incomplete: the server closes the connection
         finally:
-            watcher.cancel()
+            self._clock.cancel()
             self._job.cancel()
+
+    def _wind(self) -> None:
+        self._clock = asyncio.get_running_loop().call_later(self._ping_s, self._look)
+
+    def _look(self) -> None:
+        if self._silent:
+            self._job.remind()
+        self._silent = True
+        self._wind()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rase.completion import MAX_CHOICES, Completion, Piece, TextRequest, normalise_stop, prepare, run
+from rase.completion import MAX_CHOICES, Completion, Piece, TextRequest, normalise_stop, prepare, run, start
 from rase.engine.config import GenerationConfig
 from rase.errors import (
     ContextLengthExceeded,
@@ -282,16 +282,12 @@ def test_requests_from_many_threads_run_together_and_are_right(tiny) -> None:
 
 def test_a_waiting_request_can_be_cancelled(folder, load, monkeypatch) -> None:
     monkeypatch.setenv("RASE_MAX_BATCH_SEQS", "1")
-    session = load(toys.chain(folder, ["a", "b", "c"], then="a", name="alone"))
-    started, release = threading.Event(), threading.Event()
-
-    def hold(piece: Piece) -> None:
-        started.set()
-        release.wait(10)
-
-    first = threading.Thread(target=lambda: ask(session, max_tokens=20, on_piece=hold))
-    first.start()
-    assert started.wait(10)
+    chain = toys.chain(folder, ["a", "b", "c"], then="a", name="alone", context_length=200_000)
+    session = load(chain)
+    request = TextRequest(prompt="a", config=GenerationConfig(temperature=0.0, max_tokens=150_000))
+    first = start(session, prepare(session, request))
+    while session.scheduler.running == 0:
+        time.sleep(0.001)
     gone = threading.Event()
     results: list[Completion] = []
     second = threading.Thread(target=lambda: results.append(ask(session, cancelled=gone.is_set)))
@@ -301,8 +297,7 @@ def test_a_waiting_request_can_be_cancelled(folder, load, monkeypatch) -> None:
     gone.set()
     second.join(5)
     assert results[0].choices[0].finish_reason == "cancelled"
-    release.set()
-    first.join(10)
+    first.cancel()
 
 
 def test_an_idle_session_holds_pages_for_its_prefix_cache_only(tiny) -> None:

@@ -61,13 +61,15 @@ class Steps:
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     times, real = Steps(), lanes.start
 
-    def start(session: Any, prepared: Any, on_piece: Any, cancelled: Any, on_done: Any) -> Any:
+    def start(
+        session: Any, prepared: Any, on_piece: Any, cancelled: Any, on_done: Any, **options: Any
+    ) -> Any:  # fmt: skip
         def asked() -> bool:
             time.sleep(STEP)
             times.tokens.append(time.monotonic())
-            return bool(cancelled())
+            return False
 
-        return real(session, prepared, on_piece, asked, on_done)
+        return real(session, prepared, on_piece, asked, on_done, **options)
 
     monkeypatch.setattr(lanes, "start", start)
     return times

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +22,7 @@ from starlette.routing import Mount, Route
 from rase.server import create_app
 from rase.server.serve import bind
 from rase.session_cache import SessionCache
+from rase.store import open_store
 from tests.support import toys
 from tests.support.http_server import chat_body, stream_events, wait_until
 
@@ -25,8 +30,6 @@ from tests.support.http_server import chat_body, stream_events, wait_until
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, SessionCache]]:
     """A plain uvicorn with a host application that mounts ours under /llm."""
-    from rase.store import open_store
-
     folder = tmp_path_factory.mktemp("host")
     store = open_store(folder / "store")
     words = toys.toy_bpe(words=["one ", "two "])
@@ -80,9 +83,6 @@ def test_the_only_model_needs_no_name(host: tuple[int, SessionCache]) -> None:
 
 
 def test_importing_the_package_is_cheap() -> None:
-    import subprocess
-    import sys
-
     code = (
         "import sys, rase.server; print([m for m in ('starlette', 'uvicorn', 'numpy') if m in sys.modules])"
     )
@@ -94,7 +94,6 @@ def test_importing_the_package_is_cheap() -> None:
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
-    import sys
 
     from rase.errors import BackendUnavailable
 
@@ -113,7 +112,38 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_a_store_that_is_a_registry(tmp_path: Path) -> None:
-    from rase.store import open_store
-
     registry = open_store(tmp_path)
     assert create_app(registry).state.runner.registry is registry
+
+
+_HOST = """
+import sys, uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from rase.server import create_app
+
+app = Starlette(routes=[Mount("/llm", create_app(sys.argv[1], drain_s=0.3))])
+server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="info"))
+server.run()
+"""
+
+
+def test_a_host_that_is_told_to_end_does_not_wait_for_a_stream(tmp_path: Path) -> None:
+    """uvicorn alone would wait until the last token of an endless answer."""
+    words = toys.toy_bpe(words=["one ", "two "])
+    path = toys.chain(tmp_path, ["one ", "two "], then="one ", tokenizer=words, context_length=10_000_000)
+    open_store(tmp_path / "store").import_local("endless", path)
+    command = [sys.executable, "-c", _HOST, str(tmp_path / "store")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if "running on" in line)
+        port = int(re.search(r"127.0.0.1:(\d+)", line)[1])  # type: ignore[index]
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        body = json.dumps(chat_body("endless", stream=True, max_tokens=9_000_000))
+        connection.request("POST", "/llm/v1/chat/completions", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.readline().startswith(b"data: ")
+        process.send_signal(signal.SIGTERM)
+        rest = response.read()
+        assert b'"code":"server_busy"' in rest[-400:] and b"[DONE]" not in rest[-400:]
+        assert process.wait(20) in (0, -signal.SIGTERM)

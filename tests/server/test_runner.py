@@ -57,7 +57,9 @@ class Brake:
 def brake(monkeypatch: pytest.MonkeyPatch) -> Brake:
     state, real = Brake(), lanes.start
 
-    def start(session: Any, prepared: Any, on_piece: Any, cancelled: Any, on_done: Any) -> Any:
+    def start(
+        session: Any, prepared: Any, on_piece: Any, cancelled: Any, on_done: Any, **options: Any
+    ) -> Any:  # fmt: skip
         state.order.append(prepared.config.seed)
         if state.fault is not None:
             raise state.fault
@@ -65,9 +67,9 @@ def brake(monkeypatch: pytest.MonkeyPatch) -> Brake:
         def asked() -> bool:
             state.steps += 1
             time.sleep(STEP)
-            return bool(cancelled())
+            return False
 
-        return real(session, prepared, on_piece, asked, on_done)
+        return real(session, prepared, on_piece, asked, on_done, **options)
 
     monkeypatch.setattr(lanes, "start", start)
     return state

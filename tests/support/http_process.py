@@ -22,8 +22,8 @@ from rase.server import runner
 from rase.server.serve import serve
 
 real = runner.start
-def start(session, prepared, on_piece, cancelled, on_done):
-    return real(session, prepared, on_piece, lambda: (time.sleep({step}), cancelled())[1], on_done)
+def start(session, prepared, on_piece, cancelled, on_done, **options):
+    return real(session, prepared, on_piece, lambda: time.sleep({step}), on_done, **options)
 runner.start = start
 sys.exit(serve({store!r}, port={port}, drain_s={drain_s}))
 """
