@@ -6,21 +6,24 @@ Nothing of the tensors' data is read. The hashes are not checked: that is ``veri
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rase.device import RuntimeDevice
-from rase.errors import EngineError
 
 if TYPE_CHECKING:
     from rase.gguf.formats import TensorInfo
     from rase.gguf.modelfile import ModelFile
     from rase.graph.ops import Graph
+    from rase.loading import Kind
     from rase.registry.manifest import ModelManifest
 
-__all__ = ["card_lines", "model_card"]
+__all__ = ["card_lines", "file_card", "model_card"]
 
+VARIABLES = ("tools", "documents", "enable_thinking", "reasoning_effort")  # that chat templates may know
 CONTEXTS = (2048, 8192, 32768, 131072)  # tokens for which the card tells the memory, and the whole context
 _GROUPS = (  # by the last part of a tensor's name; the first that fits
     ("norms", ("norm",)), ("experts", ("_exps", "gate_inp")), ("attention", ("attn", "ssm")),
@@ -29,25 +32,42 @@ _GROUPS = (  # by the last part of a tensor's name; the first that fits
 
 
 def model_card(manifest: ModelManifest) -> dict[str, Any]:
-    """What the file of ``manifest`` says, as values for JSON.
+    """What the file of ``manifest`` says, as ``file_card`` tells it."""
+    return file_card(
+        manifest.weights, architecture=manifest.architecture, context_length=manifest.context_length,
+        kind=manifest.kind.value, chat_template=manifest.chat_template, tokenizer=manifest.tokenizer,
+    )  # fmt: skip
+
+
+def file_card(
+    path: str | os.PathLike[str],
+    *,
+    architecture: str | None = None,
+    context_length: int | None = None,
+    kind: Kind | None = None,
+    chat_template: str | None = None,
+    tokenizer: str | None = None,
+) -> dict[str, Any]:
+    """What a model file, or a folder, says of itself, as values for JSON; the rest is as in a manifest.
 
     ``architecture``, ``layers``, ``dim``, ``vocab_size``; ``context_length`` in tokens; ``windows``: layers
     by the tokens that they see, or "state"; ``parameters``; ``groups``: for each part of the model its
-    parameters, bytes and formats; ``template``; ``tokenizer``; ``general``: name, licence and source, as the
-    file gives them; ``memory``: bytes at load, and with full contexts of several lengths. Raises what loading
-    raises before it reads a tensor: ``ModelFileNotFound``, ``CorruptModelFile``, ``UnsupportedArchitecture``.
+    parameters, bytes and formats; ``kind``; ``template``, and ``template_variables`` that it knows;
+    ``tokenizer``; ``general``: name, licence and source, as the file gives them; ``memory``: bytes at load,
+    and with full contexts of several lengths. Raises what loading raises before it reads a tensor:
+    ``ModelFileNotFound``, ``CorruptModelFile``, ``UnsupportedArchitecture``.
     """
     from rase import models
     from rase.backends.base import CompileOptions
     from rase.models.files import open_model
     from rase.text.select import choose_template
 
-    with open_model(manifest.weights) as file:
-        graph = models.build(
-            file.metadata, file.tensors, manifest.architecture, manifest.context_length, manifest.kind.value
-        )
-        named = models.resolve(manifest.architecture or graph.architecture)
-        template = choose_template(manifest.chat_template, file.metadata, named.chat_template)
+    with open_model(path) as file:
+        kind = models.kind_of(file.metadata) if kind is None else kind
+        graph = models.build(file.metadata, file.tensors, architecture, context_length, kind)
+        named = models.resolve(architecture or graph.architecture)
+        template = choose_template(chat_template, file.metadata, named.chat_template)
+        source = (template.source if template else None) or ""
         estimate = RuntimeDevice.select().backend().estimate(graph, file.tensors, CompileOptions())
         lengths = sorted({n for n in CONTEXTS if n < graph.context_length} | {graph.context_length})
         return {
@@ -56,8 +76,10 @@ def model_card(manifest: ModelManifest) -> dict[str, Any]:
             "windows": _windows(graph),
             "parameters": sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
             "groups": _groups(file.tensors),
+            "kind": kind,
             "template": template.name if template else None,
-            "tokenizer": _tokenizer(manifest, file),
+            "template_variables": [name for name in VARIABLES if re.search(rf"\b{name}\b", source)],
+            "tokenizer": "attached" if tokenizer else _tokenizer(file),
             "general": _general(file.metadata),
             "memory": {
                 "load": estimate.weights + estimate.scratch,
@@ -66,12 +88,8 @@ def model_card(manifest: ModelManifest) -> dict[str, Any]:
         }  # fmt: skip
 
 
-def card_lines(manifest: ModelManifest, size: Any) -> list[str]:
-    """The card as lines for people; ``size`` writes bytes. Says why where a file cannot be read or run."""
-    try:
-        card = model_card(manifest)
-    except EngineError as error:
-        return [f"no card: {error}"]
+def card_lines(card: Mapping[str, Any], size: Callable[[int], str]) -> list[str]:
+    """The card as lines for people; ``size`` writes bytes."""
     rows = [(name, str(value)) for name, value in card["general"].items()]
     shape = f"{card['layers']} layers, dim {card['dim']:,}, vocabulary {card['vocab_size']:,}"
     rows.append(("architecture", f"{card['architecture']}: {shape}"))
@@ -85,7 +103,8 @@ def card_lines(manifest: ModelManifest, size: Any) -> list[str]:
         if tokens != "all"
     ]
     rows.append(("context", ", ".join([f"{card['context_length']:,} tokens", *windows])))
-    rows.append(("template", card["template"] or "none: chat requests are refused"))
+    if card["kind"] == "generator":
+        rows.append(("template", _template(card)))
     rows.append(("tokenizer", str(card["tokenizer"])))
     rows.append(("memory", f"{size(card['memory']['load'])} at load"))
     rows += [
@@ -96,9 +115,18 @@ def card_lines(manifest: ModelManifest, size: Any) -> list[str]:
     return [f"{name.ljust(width)}  {text}" for name, text in rows]
 
 
-def _tokenizer(manifest: ModelManifest, file: ModelFile) -> str | None:
-    if manifest.tokenizer is not None or file.tokenizer_json is not None:
-        return "attached" if manifest.tokenizer else "tokenizer.json"
+def _template(card: Mapping[str, Any]) -> str:
+    name, known = card["template"], ", ".join(card["template_variables"])
+    if name is None:
+        return "none: it continues text, chat requests are refused"
+    return ("the file's own" if name == "gguf" else f"{name}, built in") + (
+        f"; knows {known}" if known else ""
+    )
+
+
+def _tokenizer(file: ModelFile) -> str | None:
+    if file.tokenizer_json is not None:
+        return "tokenizer.json"
     return file.metadata.get("tokenizer.ggml.model")
 
 

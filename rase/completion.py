@@ -229,7 +229,8 @@ def _encode(session: ModelSession, request: TextRequest) -> tuple[str, list[int]
         if session.chat_template is None:
             raise NoChatTemplate(
                 f"model '{session.id}' has no chat template", param="messages",
-                hint="Use a raw completion, or register the model with --chat-template.")  # fmt: skip
+                hint="Let it continue a text (complete, /v1/completions, rase run --raw), "
+                "or register it with --chat-template.")  # fmt: skip
         kwargs = request.template_kwargs
         if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
             raise _bad("template_kwargs", "a mapping of names to values", _short(kwargs))

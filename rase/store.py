@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rase.registry.manifest import ModelKind
     from rase.registry.weights import Checked
     from rase.safetensors.folder import SafetensorsFolder
+    from rase.text.chat import ChatTemplate
 
 __all__ = ["ModelRegistry", "open_store"]
 
@@ -38,18 +39,20 @@ class ModelRegistry(store.ModelRegistry):
         from rase.registry.manifest import ModelKind
         from rase.registry.weights import Checked
         from rase.safetensors.folder import SafetensorsFolder
+        from rase.text.select import choose_template
 
         model = open_folder(file) if isinstance(file, SafetensorsFolder) else file
         kind = ModelKind(models.kind_of(model.metadata)) if kind is None else kind
         models.build(model.metadata, model.tensors, architecture, context_length, kind.value)
         found = models.resolve(architecture or str(model.metadata.get("general.architecture")))
-        problems = _problems(model, found.chat_template, kind == "embedding")
-        return Checked(model.metadata, kind, tuple(problems))
+        embedding = kind == "embedding"
+        template = None if embedding else choose_template(None, model.metadata, found.chat_template)
+        problems = _problems(model, template, embedding)
+        return Checked(model.metadata, kind, tuple(problems), chats=template is not None)
 
 
-def _problems(model: ModelFile, chat_template: str | None, embedding: bool) -> list[str]:
+def _problems(model: ModelFile, template: ChatTemplate | None, embedding: bool) -> list[str]:
     """What the self-test of the model's tokenizer says; one that cannot be built can still be replaced."""
-    from rase.text.select import choose_template
     from rase.text.selftest import problems_of
     from rase.text.tokenizer import LocalTokenizer
 
@@ -60,7 +63,6 @@ def _problems(model: ModelFile, chat_template: str | None, embedding: bool) -> l
             tokenizer = LocalTokenizer.from_gguf(model.metadata)
     except TokenizerError as error:
         return [f"{error} (the model does not run before another one is attached)"]
-    template = None if embedding else choose_template(None, model.metadata, chat_template)
     return problems_of(tokenizer, template, model.metadata, embedding=embedding)
 
 

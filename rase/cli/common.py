@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rase.store import ModelRegistry
 
 __all__ = [
-    "Settings", "color", "common_options", "device_option", "describe", "hint", "json_option", "print_json",
-    "print_table",    "printable", "settings", "size_text",
+    "Settings", "color", "common_options", "device_option", "describe", "hint", "json_option", "names_file",
+    "print_json", "print_table", "printable", "settings", "size_text",
 ]  # fmt: skip
 
 _UNSAFE = {
@@ -82,6 +82,11 @@ def device_option(command: Command) -> Command:
     return click.option("--device", type=choice, default="auto", show_default=True, help="Where to run.")(
         command
     )
+
+
+def names_file(model: str) -> bool:
+    """Whether the word for a model is a path and no id of the store: it looks like one, and is there."""
+    return (model.endswith(".gguf") or os.sep in model) and os.path.exists(model)
 
 
 def print_json(value: Any) -> None:

@@ -18,7 +18,7 @@ def load_session(store: ModelRegistry, model: str, device: str) -> ModelSession:
     """Load ``model`` with progress on stderr; raises what ``ModelSession.load`` and ``load_file`` raise."""
     with Progress() as progress:
         step: Any = progress.stage("load")
-        if model.endswith(".gguf") or os.sep in model:
+        if model.endswith(".gguf") or os.sep in model:  # one that is not there is an error of the file
             from rase.session import ModelSession
 
             return ModelSession.load_file(model, device, progress=step)

@@ -179,7 +179,12 @@ def _report(result: ImportedModel, as_json: bool) -> None:
         hint("The tokenizer that was attached before is not any more: see 'rase model attach-tokenizer'.")
     for problem in result.problems:
         hint(f"Tokenizer: {problem}.")
-    if manifest.context_length is not None and manifest.kind == "embedding":
+    if manifest.context_length is None:
+        return  # it was only hashed
+    if manifest.kind == "embedding":
         hint(f'Try: rase embed {manifest.id} "Hello"')
-    if manifest.context_length is not None and manifest.kind == "generator":
+    elif result.chats:
         hint(f'Try: rase run {manifest.id} "Hello"')
+    else:
+        hint("It has no chat template: a base model, which continues text (--chat-template names one).")
+        hint(f'Try: rase run {manifest.id} --raw "Once upon a time"')

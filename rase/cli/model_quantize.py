@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+import shlex
+import time
 
 import click
 
-from rase.cli.common import common_options, hint, json_option, print_json, printable, size_text
+from rase.cli.common import common_options, hint, json_option, print_json, printable, settings, size_text
 from rase.cli.progress import Progress
 
 __all__ = ["quantize_model"]
@@ -28,18 +30,33 @@ def quantize_model(
 ) -> None:
     """Write the model SOURCE (F32, F16 or BF16) to the GGUF file TARGET, quantized.
 
-    SOURCE is a GGUF file, or a folder in the layout of transformers.
+    SOURCE is a GGUF file, a folder in the layout of transformers, or an id of the store.
 
     TARGET appears when it is complete; an interrupted run leaves nothing.
     """
     from rase.convert import quantize_gguf
 
+    start = time.monotonic()
     with Progress() as progress:
         size = quantize_gguf(
-            source, target, mix, threads=threads, overwrite=overwrite, progress=progress.stage("quantize")
+            _weights(source),
+            target,
+            mix,
+            threads=threads,
+            overwrite=overwrite,
+            progress=progress.stage("quantize"),
         )
     if as_json:
         print_json({"target": target, "format": mix, "size": size})
         return
-    click.echo(printable(f"wrote {target}: {mix}, {size_text(size)}"))
-    hint(f"Try: rase model import {Path(target).name}")
+    click.echo(printable(f"wrote {target}: {mix}, {size_text(size)}, in {time.monotonic() - start:.0f} s"))
+    hint(f"Try: rase model import {shlex.quote(target)}")
+
+
+def _weights(source: str) -> str:
+    """Where the weights of ``source`` lie."""
+    if not os.path.lexists(source):
+        store = settings().open_store()
+        if source in store.ids():
+            return store.get(source).weights
+    return source

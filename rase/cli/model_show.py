@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from rase.cli.common import (
     describe,
     hint,
     json_option,
+    names_file,
     print_json,
     print_table,
     printable,
@@ -54,25 +56,41 @@ def list_models(as_json: bool) -> None:
 
 
 @click.command("inspect")
-@click.argument("id")
+@click.argument("model")
 @json_option
 @common_options
-def inspect_model(id: str, as_json: bool) -> None:
-    """Print the manifest of the model ID, as TOML, and what its file says, as comments below it."""
-    from rase.card import card_lines, model_card
+def inspect_model(model: str, as_json: bool) -> None:
+    """Print the card of MODEL: an id of the store, a GGUF file, or a folder in the layout of transformers.
+
+    Of an id the manifest comes first, as TOML, and the card as comments below it.
+    """
+    from rase.card import card_lines, file_card, model_card
     from rase.errors import EngineError
 
-    manifest = settings().open_store().get(id)
+    if names_file(model):
+        card: Any = file_card(model)
+        if as_json:
+            print_json({"weights": os.path.abspath(model), "card": card})
+            return
+        for line in card_lines(card, size_text):
+            click.echo(_line(line))
+        return
+    manifest = settings().open_store().get(model)
+    try:
+        card = model_card(manifest)
+        lines = card_lines(card, size_text)
+    except EngineError as error:
+        card, lines = {"error": str(error)}, [f"no card: {error}"]
     if as_json:
-        try:
-            card: Any = model_card(manifest)
-        except EngineError as error:
-            card = {"error": str(error)}
         print_json({**describe(manifest), "card": card})
         return
     click.echo(printable(manifest.to_toml(), lines=True))
-    for line in card_lines(manifest, size_text):
-        click.echo(f"# {line[:1]}{printable(line[1:], lines=True)}".rstrip())
+    for line in lines:
+        click.echo(f"# {_line(line)}")
+
+
+def _line(line: str) -> str:
+    return printable(line, lines=True).replace("\n", " ").rstrip()
 
 
 @click.command("verify")

@@ -54,7 +54,7 @@ def quantize_gguf(
         raise InvalidRequest(f"the mix {mix!r}", expected=" or ".join(MIXES), hint="Name one of those.")
     path = Path(target)
     if path.exists() and (not overwrite or _same_file(source, path)):
-        hint = "Choose another name, or allow overwriting." if not overwrite else "Choose another name."
+        hint = "Choose another name" + ("." if overwrite else ", or allow it: overwrite=True, --overwrite.")
         raise InvalidRequest(f"the target '{path}' is there already", found="a file", hint=hint)
     workers = threads if threads is not None else len(os.sched_getaffinity(0))
     if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 1024:

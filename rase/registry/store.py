@@ -71,6 +71,7 @@ class ImportedModel:
     size: int  # bytes of all weight files
     seconds: float  # for checking and hashing
     problems: tuple[str, ...] = ()  # what is wrong with the file's own tokenizer, though the model runs
+    chats: bool = False  # it has a chat template
 
 
 @dataclass(frozen=True)
@@ -271,8 +272,9 @@ class ModelRegistry:
         size = sum(file.size or 0 for file in found.files)
         problems = found.checked.problems if attached is None else ()
         return ImportedModel(
-            manifest, self._path(id), replaced, size, time.perf_counter() - started, problems
-        )
+            manifest, self._path(id), replaced, size, time.perf_counter() - started, problems,
+            found.checked.chats or chat_template is not None,
+        )  # fmt: skip
 
     def attach_tokenizer(self, id: str, path: str | os.PathLike[str]) -> ModelManifest:
         """Attach a ``tokenizer.json`` to ``id`` (replacing one attached before) and return the new manifest.

@@ -30,6 +30,7 @@ class Checked:
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
     kind: ModelKind | None = None
     problems: tuple[str, ...] = ()  # one sentence each
+    chats: bool = False  # it has a chat template
 
 
 # What a file says and is for. Raises when rase cannot run it as this architecture with this context length

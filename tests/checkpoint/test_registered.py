@@ -133,7 +133,7 @@ def test_the_card(manifest: ModelManifest) -> None:
     assert card["architecture"] == "llama" and card["tokenizer"] == "tokenizer.json"
     assert card["general"] == {"name": "Hello-1B"} and card["template"] == "gguf"
     assert card["groups"]["attention"]["formats"] == {"F32": 1.0}
-    assert any(line.startswith("memory") for line in card_lines(manifest, size_text))
+    assert any(line.startswith("memory") for line in card_lines(card, size_text))
 
 
 def test_templates_and_end_tokens_of_a_folder(folder: Path) -> None:

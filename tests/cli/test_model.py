@@ -16,7 +16,9 @@ from rase.registry import ModelRegistry
 from tests.cli.conftest import Rase
 from tests.support import hf_folder
 from tests.support.fake_hub import HubEntry, fake_hub
+from tests.support.gguf_build import write_gguf
 from tests.support.stores import toy_gguf, toy_safetensors
+from tests.support.tiny import Tiny
 from tests.support.toy_tokenizers import toy_bpe
 
 
@@ -55,6 +57,52 @@ def test_a_folder(rase: Rase, hello: Path, tmp_path: Path) -> None:
     assert rase("run", "hello-folder", "hi").out == "Helo\n" == rase("run", folder, "hi").out
     removed = rase("model", "remove", "hello-folder")
     assert f"kept {folder / 'config.json'}" in removed.err and (folder / "model.safetensors").exists()
+
+
+def test_the_card_of_a_file_that_is_not_registered(rase: Rase, hello: Path, tmp_path: Path) -> None:
+    assert rase("model", "import", hello).code == 0
+    registered = rase("model", "inspect", "hello").out.split("\n# ", 1)[1]
+    shown = rase("model", "inspect", hello).out
+    assert shown == registered.replace("\n# ", "\n") and "template        the file's own\n" in shown
+    said = json.loads(rase("model", "inspect", hello, "--json").out)
+    assert said["weights"] == str(hello)
+    assert said["card"] == json.loads(rase("model", "inspect", "hello", "--json").out)["card"]
+    folder = hf_folder.from_gguf(hello, tmp_path / "folder", toy_bpe().write_json(tmp_path))
+    assert "tokenizer       tokenizer.json" in rase("model", "inspect", folder).out
+    (tmp_path / "x.gguf").write_bytes(b"GGUF")
+    assert rase("model", "inspect", tmp_path / "x.gguf").code == 4
+
+
+def test_a_base_model_is_told_apart(rase: Rase, tmp_path: Path) -> None:
+    """One without a chat template: what is suggested works, and what does not says what does."""
+    toy = toy_bpe()
+    tiny = Tiny("olmo2", vocab=len(toy), n_layers=1, eps=1e-6)  # an architecture without a template
+    tensors = {name: (tiny.source.raw[name], info.shape, "F32") for name, info in tiny.source.tensors.items()}
+    path = write_gguf(tmp_path / "base.gguf", tiny.metadata | toy.metadata(), tensors)
+    result = rase("model", "import", path, "--id", "base")
+    assert "no chat template: a base model" in result.err and "Try: rase run base --raw" in result.err
+    assert "# template        none: it continues text" in rase("model", "inspect", "base").out
+    refused = rase("run", "base", "Hello")
+    assert refused.code != 0 and "rase run --raw" in refused.err
+    assert rase("run", "base", "--raw", "Once upon a time", "--max-tokens", "3").code == 0
+    named = rase("model", "import", path, "--id", "base", "--chat-template", "chatml")
+    assert 'Try: rase run base "Hello"' in named.err
+
+
+def test_quantize(rase: Rase, hello: Path, tmp_path: Path) -> None:
+    assert rase("model", "import", hello).code == 0
+    for number, source in enumerate((hello, "hello")):  # a file, and an id of the store
+        target = tmp_path / f"small {number}.gguf"
+        result = rase("model", "quantize", source, target, "--to", "Q8_0")
+        assert result.code == 0 and result.out.startswith(f"wrote {target}: Q8_0, "), result.err
+        assert f"Try: rase model import '{target}'" in result.err
+        assert rase("run", target, "hi").out == "Helo\n"
+    refused = rase("model", "quantize", "hello", target)
+    assert refused.code == 2 and "--overwrite" in refused.err
+    assert json.loads(rase("model", "quantize", "hello", target, "--overwrite", "--json").out)["size"] > 0
+    assert rase("model", "quantize", "absent", tmp_path / "a.gguf").code == 3
+    again = rase("model", "quantize", tmp_path / "small 0.gguf", tmp_path / "a.gguf")
+    assert again.code == 1 and "quantizing twice" in again.err and not (tmp_path / "a.gguf").exists()
 
 
 def test_json(rase: Rase, hello: Path, tmp_path: Path) -> None:

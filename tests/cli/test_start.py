@@ -64,7 +64,7 @@ def test_every_command_has_help(rase: Rase) -> None:
         ("list", "Did you mean 'model list'?"),
         ("model imprt", "Did you mean 'import'?"),
         ("model list --jsn", "Did you mean '--json'?"),
-        ("model inspect", "Missing argument 'ID'"),
+        ("model inspect", "Missing argument 'MODEL'"),
         ("model pull", "--repo and --file"),
         ("model pull pypi:a==1 --repo o/r", "either a source or --repo"),
         ("model pull hf:o/r/f --tokenizer-file t.json", "--tokenizer-repo"),
