@@ -3,9 +3,9 @@
 Each row was taken from the tokenizer.json of the models that the name stands for, and compared with the
 public converters (llama.cpp `src/llama-vocab.cpp`, transformers `integrations/gguf`). A name that is not
 here is refused: a guess would give other token ids than the model was trained on, without any sign of it.
-Two rows follow another source: "pixtral" cuts as Mistral's own tekken.json says, since the tokenizer.json of
-that model has a pattern that transformers calls incorrect (`_patch_mistral_regex`); "default" names no model
-and cuts as llama.cpp does for it.
+"default" is such a name: converters write it for models that they do not know. One row follows another
+source: "pixtral" cuts as Mistral's own tekken.json says, since the tokenizer.json of that model has a pattern
+that transformers calls incorrect (`_patch_mistral_regex`).
 """
 
 from __future__ import annotations
@@ -91,8 +91,6 @@ _DEEPSEEK_LLM = (
     r"[\r\n]", rf"\s?[{_DEEPSEEK_LETTERS}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", r"[一-龥ࠀ-一가-퟿]+",
 )  # fmt: skip
 _SUPERBPE = (r"\p{N}+", r"(?=(?:\d{3})+(?!\d))")  # digits by three, from the right; words are not cut
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_DEFAULT = (r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")
 _SEED_CODER = (
     rf"{_CONTRACTIONS}|{_WORD_START}\p{{L}}+|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -145,7 +143,6 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "minerva-7b": _gpt2_digits,
     "viking": PreTokenizer((*_VIKING, DIGITS)),
     "superbpe": PreTokenizer(_SUPERBPE),
-    "default": PreTokenizer(_DEFAULT),
     "deepseek-llm": PreTokenizer((*_DEEPSEEK_LLM, DIGITS)),
     "deepseek-coder": PreTokenizer((*_DEEPSEEK_CODER, DIGITS)),
     "deepseek-v3": PreTokenizer(_DEEPSEEK3),
@@ -157,6 +154,8 @@ def lookup(name: object) -> PreTokenizer:
     row = PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
     if row is None:
         found = "no such key" if name is None else repr(name)
+        if name == "default":
+            found += ", which converters write for a model that they do not know"
         raise TokenizerError(
             "the pre-tokenizer of this file (tokenizer.ggml.pre) is not known: text could be cut wrongly",
             expected="one of " + ", ".join(sorted(PRE_TOKENIZERS)),

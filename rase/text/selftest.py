@@ -41,11 +41,6 @@ def problems_of(
         found.append(
             f"{twice} tokens of the vocabulary have a spelling that an earlier one has: they are never made"
         )
-    if [metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre")] == ["gpt2", "default"]:
-        found.append(
-            "the file does not say how its model cuts text (tokenizer.ggml.pre is 'default'): words may "
-            "become other tokens than it was trained on, unless its own tokenizer.json is attached"
-        )
     if embedding:
         ids = tokenizer.encode("a", parse_special=False)
         if tokenizer.add_bos and ids[:2].count(ids[0]) != 1:

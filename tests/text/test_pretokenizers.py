@@ -49,9 +49,6 @@ CUTS = {
         "I|'|LL| pay| $|1|2|3|4|,| na|ï|veCase| |—| |東京|2|\r|\n|\n| | end|(|s|)", ["deepseek-llm"],
     ),
     "SuperBPE": ("I'LL pay $|1|234|, naïveCase — 東京|2|\r\n\n  end(s)", ["superbpe"]),
-    "llama.cpp's default": (
-        "I|'|LL| pay| |$|123|4|,| naïveCase| |—| 東京|2|\r\n\n | end|(|s|)", ["default"],
-    ),
     "DeepSeek 3": ("I|'LL| pay| $|123|4|,| naïveCase| —| |東京|2|\r\n\n| | end|(s|)", ["deepseek-v3"]),
 }  # fmt: skip
 

@@ -53,8 +53,6 @@ def test_each_fault_is_said() -> None:
     assert "writes <|eot_of_turn|>, which is no token" in markup
     (broken,) = said(plain, "{{ raise_exception('roles must alternate') }}")
     assert "does not render a plain chat" in broken and "roles must alternate" in broken
-    (default,) = said(plain | {"tokenizer.ggml.pre": "default"})
-    assert "does not say how its model cuts text" in default
     more = {"tokenizer.ggml.tokens": [*names, names[0]], "tokenizer.ggml.token_type": [*SOUND.types, 1]}
     (twice,) = said(plain | more)
     assert twice.startswith("1 tokens of the vocabulary have a spelling that an earlier one has")
