@@ -12,6 +12,7 @@ cdef extern from "kernels.h" nogil:
         RASE_ACT_Q16_32
         RASE_ACT_Q16_256
         RASE_TILE_BYTES
+        RASE_FEW_TILES
         RASE_SIDES
         RASE_WIDE_FROM
     int64_t RASE_TILES_LEFT(int64_t m, int64_t cols)
@@ -119,6 +120,8 @@ cdef extern from "kernels.h" nogil:
         void (*begin)() noexcept nogil
         void (*end)() noexcept nogil
         void (*left)(const float *, int64_t, int64_t, uint8_t *) noexcept nogil
+        void (*few)(const rase_format *, const uint8_t *, int64_t, int64_t, const uint8_t *, int64_t, float *,
+                    int64_t) noexcept nogil
         void (*right)(const rase_format *, const uint8_t *, int64_t, int64_t, int64_t, uint8_t *) noexcept nogil
         void (*multiply)(const uint8_t *, int64_t, int64_t, int64_t, int64_t, const uint8_t *, int64_t, float *,
                          float *, int64_t) noexcept nogil

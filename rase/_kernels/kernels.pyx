@@ -192,8 +192,8 @@ cdef class Variant:
                      float[:, ::1] out, int64_t steps, int64_t block):
         """out (m, groups * 16) = x (m, cols) times the packed matrix in bf16 tiles.
 
-        ``steps`` of 32 depths (a multiple of 8) and ``block`` groups at a time. For tests; program.pyx has the loop
-        that models run.
+        ``steps`` of 32 depths (a multiple of 8) and ``block`` groups at a time, unless rows are few. For tests;
+        plan.pyx has what models run.
         """
         cdef const rase_format *fmt = self.format(format_id)
         cdef int64_t m = x.shape[0], cols = x.shape[1], groups = (rows + 15) // 16, total = (cols + 31) // 32
@@ -209,6 +209,9 @@ cdef class Variant:
             self.tiles.begin()
             for i in range(m):
                 self.tiles.left(&x[i, 0], cols, i, a)
+            if m <= 16 * RASE_FEW_TILES:
+                self.tiles.few(fmt, &packed[0], groups, cols, a, m, &out[0, 0], out.shape[1])
+                groups = 0
             for j in range((groups + block - 1) // block):
                 g = j * block
                 n = min(block, groups - g)

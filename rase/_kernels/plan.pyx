@@ -8,7 +8,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
 from rase._kernels.kernels cimport (
-    RASE_CHUNK, RASE_KV_F16, RASE_PAGE_TOKENS, RASE_TILE_BYTES, RASE_TILE_SUMS, Variant,
+    RASE_CHUNK, RASE_FEW_TILES, RASE_KV_F16, RASE_PAGE_TOKENS, RASE_TILE_BYTES, RASE_TILE_SUMS, Variant,
 )
 
 cdef extern from "stdlib.h" nogil:
@@ -222,11 +222,16 @@ cdef class Plan:
                            int64_t out_stride, int64_t *unpack_ns) noexcept nogil:
         """Packed groups [first, last) times m prompt rows in bf16 tiles, to ``out``.
 
-        Blocks of groups, and of depth within them, are unpacked once; ``unpack_ns``, unless NULL, counts it.
+        Few rows meet each step of weights as it is unpacked. For more, blocks of groups, and of depth within them, are
+        unpacked once; ``unpack_ns``, unless NULL, counts it.
         """
         cdef int64_t total = (step.cols + 31) // 32, block, part, g, n, s, count, i, begin = 0
         cdef const uint8_t *left = <const uint8_t *>self.acts[step.left].q
         cdef uint8_t *right = <uint8_t *>self.scratch[worker]
+        if m <= 16 * RASE_FEW_TILES:
+            self.tiles.few(step.format, step.packed + first * step.group_bytes, last - first, step.cols, left, m,
+                           out + 16 * first, out_stride)
+            return
         cdef float *sums = self.scratch[worker] + TILE_GROUPS * TILE_STEPS * RASE_TILE_BYTES // 4
         for block in range((last - first + TILE_GROUPS - 1) // TILE_GROUPS):
             g = first + block * TILE_GROUPS

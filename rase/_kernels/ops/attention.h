@@ -7,7 +7,12 @@
 #ifndef RASE_OPS_ATTENTION_H
 #define RASE_OPS_ATTENTION_H
 
-enum { ATT_ROWS = 128, ATT_TOKENS = 64, ATT_FEW = 8, ATT_PASS = 128 }; /* ATT_PASS: positions of V that fit the L1 cache */
+#if defined(RASE_TILES)
+enum { ATT_ROWS = 256, ATT_TOKENS = 128 };
+#else
+enum { ATT_ROWS = 128, ATT_TOKENS = 64 };
+#endif
+enum { ATT_FEW = 8, ATT_PASS = 128 }; /* ATT_PASS: positions of V that fit the L1 cache */
 
 /* Query tokens of one task, so that its rows (tokens times heads of the group) share what is converted and stay in the L2 cache. */
 static int64_t attention_tokens(int64_t group) {
@@ -245,7 +250,7 @@ static void attention_f16(const rase_attention_task *task) { attend(task, &reade
 
 #if defined(RASE_TILES)
 #include "tiles_attention.h"
-static void tiled_f16(const rase_attention_task *task) { attend_in_tiles(task, &reader_RASE_KV_F16); }
+static void tiled_f16(const rase_attention_task *task) { attend_in_tiles(RASE_KV_F16, task); }
 static size_t task_scratch(int64_t group, int64_t stride) {
     size_t plain = attention_scratch(group, stride), tiled = tiles_attention_scratch(group, stride);
     return plain > tiled ? plain : tiled;

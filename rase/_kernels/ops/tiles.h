@@ -15,8 +15,7 @@
 
 #include "../kernels.h"
 
-enum { TILE_BYTES = 1024, TILE_DEPTH = 32, TILE_PANEL = 256, TILE_STRIDE = 8 };
-/* TILE_PANEL: depths unpacked at once, whole blocks of every format. TILE_STRIDE: steps between visits of the sums. */
+enum { TILE_BYTES = 1024, TILE_DEPTH = 32, TILE_STRIDE = 8 }; /* TILE_STRIDE: steps between visits of the sums */
 
 /* The compiler knows neither the memory behind these nor their order: all are volatile and clobber memory. */
 #define TILE_LOAD(T, P, STRIDE) \
@@ -56,25 +55,63 @@ static void tiles_left(const float *x, int64_t cols, int64_t row, uint8_t *tiles
     _mm512_store_si512(out, two_bf16(low, _mm512_maskz_loadu_ps(first_lanes(cols - k - 16), x + k + 16)));
 }
 
-/* A float32 panel (depth, 16), its rows `stride` floats apart, to the tiles of one group. */
-static inline void tiles_from_panel(const float *panel, int64_t stride, int64_t depth, uint8_t *tiles) {
-    const __m512i order = _mm512_setr_epi32( /* words 0, 16, 1, 17, ...: both depths of a row side by side */
+/* Words 0, 16, 1, 17, ...: both depths of a row side by side. */
+static inline __m512i side_by_side(__m512 even, __m512 odd) {
+    const __m512i order = _mm512_setr_epi32(
         0x00100000, 0x00110001, 0x00120002, 0x00130003, 0x00140004, 0x00150005, 0x00160006, 0x00170007, 0x00180008,
         0x00190009, 0x001a000a, 0x001b000b, 0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
-    for (int64_t k = 0; k < depth; k += 2, panel += 2 * stride, tiles += 64) {
-        __m512 second = k + 1 < depth ? _mm512_loadu_ps(panel + stride) : _mm512_setzero_ps();
-        _mm512_store_si512(tiles, _mm512_permutexvar_epi16(order, two_bf16(_mm512_loadu_ps(panel), second)));
+    return _mm512_permutexvar_epi16(order, two_bf16(even, odd));
+}
+
+/* Depths of a group on their way to tiles, one after the other. */
+typedef struct {
+    __m512 even;
+    uint8_t *right;
+    rase_tile_target target;
+} tile_stream;
+
+static inline tile_stream tile_stream_to(const rase_tile_target *target) {
+    return (tile_stream){_mm512_setzero_ps(), target->right, *target};
+}
+
+/* Sums 0 to 3: up to four row tiles times one tile of the right side. */
+static inline __attribute__((always_inline)) void tile_meet(const uint8_t *right, const rase_tile_target *t) {
+    TILE_LOAD(4, right, 64);
+    TILE_LOAD(5, t->left, 64);
+    TILE_DOT(0, 5, 4);
+    if (t->row_tiles < 2) return;
+    TILE_LOAD(6, t->left + t->left_stride, 64);
+    TILE_DOT(1, 6, 4);
+    if (t->row_tiles < 3) return;
+    TILE_LOAD(7, t->left + 2 * t->left_stride, 64);
+    TILE_DOT(2, 7, 4);
+    if (t->row_tiles < 4) return;
+    TILE_LOAD(5, t->left + 3 * t->left_stride, 64);
+    TILE_DOT(3, 5, 4);
+}
+
+static inline __attribute__((always_inline)) void tile_put(tile_stream *s, __m512 x, int k) {
+    if (k % 2 == 0) {
+        s->even = x;
+        return;
     }
-    for (int64_t k = depth + (depth & 1); k % TILE_DEPTH; k += 2, tiles += 64) _mm512_store_si512(tiles, _mm512_setzero_si512());
+    _mm512_store_si512(s->right, side_by_side(s->even, x));
+    s->right += 64;
+    if (k % TILE_DEPTH != TILE_DEPTH - 1 || !s->target.left) return;
+    s->right -= TILE_BYTES;
+    tile_meet(s->right, &s->target);
+    s->target.left += TILE_BYTES;
+    s->right = (uint8_t *)((uintptr_t)s->right ^ TILE_BYTES);
+}
+
+/* After `depth` of them: zeros up to a whole step. */
+static inline void tile_end(tile_stream *s, int64_t depth) {
+    for (; depth % TILE_DEPTH; depth++) tile_put(s, _mm512_setzero_ps(), (int)(depth % TILE_DEPTH));
 }
 
 static void tiles_right(const rase_format *format, const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, uint8_t *tiles) {
-    float panel[TILE_PANEL * 16];
-    for (int64_t k = k0; k < k1; k += TILE_PANEL) {
-        int64_t end = k + TILE_PANEL < k1 ? k + TILE_PANEL : k1;
-        format->panel(group, cols, k, end, panel);
-        tiles_from_panel(panel, 16, end - k, tiles + (k - k0) / TILE_DEPTH * TILE_BYTES);
-    }
+    rase_tile_target to = {.right = tiles};
+    format->tiles(group, cols, k0, k1, &to);
 }
 
 /* The sums of 2 x 2 tiles, or fewer, over `steps` steps. */
@@ -152,6 +189,27 @@ static void tiles_multiply(const uint8_t *left, int64_t all_steps, int64_t first
                 else tile_sums_out(out + i * out_stride + 16 * g, out_stride, m - i, two_groups);
             }
         }
+    }
+}
+
+/* All depths of n_groups groups times m rows, at most RASE_FEW_TILES tiles of them: each step of a group meets its rows when it is
+ * unpacked, so that weights are read in one stream and neither they nor sums leave the first-level cache. */
+static void tiles_few(const rase_format *format, const uint8_t *groups, int64_t n_groups, int64_t cols, const uint8_t *left,
+                      int64_t m, float *out, int64_t out_stride) {
+    uint8_t right[2 * TILE_BYTES] __attribute__((aligned(2 * TILE_BYTES)));
+    float sums[RASE_FEW_TILES * 256] __attribute__((aligned(64)));
+    const rase_tile_target to = {right, left, (cols + 31) / 32 * TILE_BYTES, (int)((m + 15) / 16)};
+    for (int64_t g = 0; g < n_groups; g++, groups += format->group_bytes(cols), out += 16) {
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        TILE_ZERO(2);
+        TILE_ZERO(3);
+        format->tiles(groups, cols, 0, cols, &to);
+        TILE_STORE(0, sums, 64);
+        if (to.row_tiles > 1) TILE_STORE(1, sums + 256, 64);
+        if (to.row_tiles > 2) TILE_STORE(2, sums + 512, 64);
+        if (to.row_tiles > 3) TILE_STORE(3, sums + 768, 64);
+        for (int64_t r = 0; r < m; r++) _mm512_storeu_ps(out + r * out_stride, _mm512_load_ps(sums + 16 * r));
     }
 }
 

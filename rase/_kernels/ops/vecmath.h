@@ -16,10 +16,11 @@ static inline v16 v16_ldexp(v16 x, v16 n) {
 }
 #endif
 
-static inline v16 v16_exp(v16 x) {
+#define EXP_LEAST (-87.3365f) /* 126 ln 2 = 87.33654 */
+
+/* exp(x), where t is x brought between EXP_LEAST and 89. */
+static inline v16 v16_exp_of(v16 x, v16 t) {
     const v16 magic = v16_set1(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer, nearest even */
-    const float least = -87.3365f; /* 126 ln 2 = 87.33654 */
-    v16 t = v16_max(v16_min(x, v16_set1(89.0f)), v16_set1(least));
     v16 n = v16_sub(v16_add(v16_mul(t, v16_set1(1.44269504f)), magic), magic);
     v16 r = v16_fma(n, v16_set1(-0.693359375f), t);
     r = v16_fma(n, v16_set1(2.12194440e-4f), r);
@@ -30,8 +31,12 @@ static inline v16 v16_exp(v16 x) {
     p = v16_fma(p, r, v16_set1(1.6666665459e-1f));
     p = v16_fma(p, r, v16_set1(5.0000001201e-1f));
     p = v16_add(v16_fma(p, v16_mul(r, r), r), v16_set1(1.0f));
-    p = v16_zero_below(x, least, v16_ldexp(p, n));
-    return v16_keep_nan(x, p);
+    return v16_zero_below(x, EXP_LEAST, v16_ldexp(p, n));
+}
+
+static inline v16 v16_exp(v16 x) {
+    v16 t = v16_max(v16_min(x, v16_set1(89.0f)), v16_set1(EXP_LEAST));
+    return v16_keep_nan(x, v16_exp_of(x, t));
 }
 
 /* tanh(x): Cephes' tanhf (Moshier), a polynomial below 0.625, else 1 - 2 / (exp(2x) + 1); absolute error below 2^-23. There is

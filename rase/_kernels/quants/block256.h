@@ -240,8 +240,9 @@ TEMPLATE void block256_four(const block256 f, const uint8_t *group, int64_t cols
 #define BLOCK256_FOUR(NAME)
 #endif
 
-/* (d * scale) * (code - offset), then - dmin * minimum, each operation rounded: the order of the format's definition. */
-TEMPLATE void block256_panel(const block256 f, const uint8_t *group, int64_t k0, int64_t k1, float *out) {
+/* (d * scale) * (code - offset), then - dmin * minimum, each operation rounded: the order of the format's definition. With a
+ * minimum the products are exact (11 + 6 + 5 bits), so that one FMA rounds as the subtraction does. */
+TEMPLATE void block256_unpack(const block256 f, const uint8_t *group, int64_t k0, int64_t k1, weight_put put, weight_sink *to) {
     const int sub_bytes = (int)block256_bytes(f) * f.sub / 256;
     for (int64_t b = k0 / 256; b < k1 / 256; b++) {
         const uint8_t *start = group + (size_t)b * block256_bytes(f), *block = start + block256_halves(f);
@@ -253,15 +254,14 @@ TEMPLATE void block256_panel(const block256 f, const uint8_t *group, int64_t k0,
         for (int h = 0; h < 64 / f.sub; h++) {
             UNROLL(i, 4) {
                 rf scale = rf_mul(d, rf_from_ri(f.offset ? ri_byte_i8(scales[h], i) : ri_byte_u8(scales[h], i)));
-                rf minimum = f.has_minimum ? rf_mul(dmin, rf_from_ri(ri_byte_u8(minimums[h], i))) : rf_zero();
+                rf less = rf_set1(-0.0f);
+                if (f.has_minimum) less = rf_sub(less, rf_mul(dmin, rf_from_ri(ri_byte_u8(minimums[h], i))));
                 read_ahead(start + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
                 UNROLL(v, f.sub / 4) {
                     rb w = f.codes(block, h, i, v);
-                    UNROLL(e, 4) {
-                        rf x = rf_mul(scale, rf_from_ri(ri_sub(ri_byte_u8(w, e), ri_set1(f.offset))));
-                        rf_store(out, f.has_minimum ? rf_sub(x, minimum) : x);
-                        out += RASE_R;
-                    }
+                    rf code[4];
+                    rf_codes(w, f.max, f.offset, code);
+                    UNROLL(e, 4) put(to, f.has_minimum ? rf_fma(scale, code[e], less) : rf_mul(scale, code[e]), i * f.sub + 4 * v + e);
                 }
             }
         }
@@ -307,9 +307,8 @@ TEMPLATE rb spread_nibbles(rb x) {
         for (int64_t b = 0; b < cols / 256; b++, group += block256_bytes(NAME))                                         \
             src += NAME##_pack_block(src, row_bytes, rows, group, group + block256_halves(NAME));                       \
     }                                                                                                                   \
-    static void NAME##_panel(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, float *out) {                  \
-        (void)cols;                                                                                                     \
-        block256_panel(NAME, group, k0, k1, out);                                                                 \
+    TEMPLATE void NAME##_unpack(const uint8_t *group, int64_t k0, int64_t k1, weight_put put, weight_sink *to) {        \
+        block256_unpack(NAME, group, k0, k1, put, to);                                                                  \
     }                                                                                                                   \
     TEMPLATE void NAME##_tile(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, const int n,        \
                               float *out, int64_t out_stride) {                                                         \

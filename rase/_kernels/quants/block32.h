@@ -70,19 +70,19 @@ TEMPLATE void block32_tile(const uint8_t *group, int64_t cols, int code_bytes, i
 }
 
 /* d * (code - offset), then + minimum, each rounded: the order of the file format's definition. */
-TEMPLATE void block32_panel(const uint8_t *group, int64_t k0, int64_t k1, int code_bytes, int offset, int head,
-                            block32_codes weights, float *out) {
+TEMPLATE void block32_unpack(const uint8_t *group, int64_t k0, int64_t k1, int code_bytes, int max, int offset, int head,
+                             block32_codes weights, weight_put put, weight_sink *to) {
     for (int64_t b = k0 / 32; b < k1 / 32; b++) {
         const uint8_t *block = group + (size_t)b * block32_bytes(code_bytes, head);
         const uint8_t *codes = block + block32_head(head) * RASE_R;
         rf d = block32_d(block, head), minimum = block32_minimum(block, head);
         read_ahead(block, (int)(block32_bytes(code_bytes, head) + 63) / 64);
         UNROLL(v, 8) {
-            rb w = weights(codes, v);
+            rf code[4];
+            rf_codes(weights(codes, v), max, offset, code);
             UNROLL(i, 4) {
-                rf x = rf_mul(d, rf_from_ri(ri_sub(ri_byte_u8(w, i), ri_set1(offset))));
-                rf_store(out, head == BLOCK32_SCALE_MINIMUM ? rf_add(x, minimum) : x);
-                out += RASE_R;
+                rf x = rf_mul(d, code[i]);
+                put(to, head == BLOCK32_SCALE_MINIMUM ? rf_add(x, minimum) : x, 4 * v + i);
             }
         }
     }
@@ -192,9 +192,8 @@ TEMPLATE rb five_bits(const uint8_t *codes, int v) {
     static void NAME##_pack(const uint8_t *src, size_t row_bytes, int rows, int64_t cols, uint8_t *group) {              \
         block32_pack(src, row_bytes, rows, cols, group, (HEAD), (CODE_BYTES));                                \
     }                                                                                                                    \
-    static void NAME##_panel(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, float *out) {                   \
-        (void)cols;                                                                                                      \
-        block32_panel(group, k0, k1, (CODE_BYTES), (OFFSET), (HEAD), WEIGHTS, out);                         \
+    TEMPLATE void NAME##_unpack(const uint8_t *group, int64_t k0, int64_t k1, weight_put put, weight_sink *to) {         \
+        block32_unpack(group, k0, k1, (CODE_BYTES), (MAX), (OFFSET), (HEAD), WEIGHTS, put, to);                                 \
     }                                                                                                                    \
     TEMPLATE void NAME##_tile(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, const int n,         \
                               float *out, int64_t out_stride) {                                                          \

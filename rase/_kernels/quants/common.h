@@ -93,6 +93,50 @@ TEMPLATE void read_ahead(const uint8_t *p, const int lines) {
     }
 }
 
+#ifndef RASE_CODES
+/* x[e] = byte e of every lane, 0..max, less offset. */
+TEMPLATE void rf_codes(rb w, const int max, const int offset, rf *x) {
+    (void)max;
+    UNROLL(e, 4) x[e] = rf_from_ri(ri_sub(ri_byte_u8(w, e), ri_set1(offset)));
+}
+#endif
+
+/* Dequantized depths of a group, ascending, R lanes each: to a float32 panel, or to bf16 tiles (ops/tiles.h). A format hands them
+ * over one by one in its template NAME_unpack; `k` is the depth counted from some multiple of 32, even and odd ones in turn. */
+typedef struct {
+    float *panel;
+#ifdef RASE_TILES
+    tile_stream tiles;
+#endif
+} weight_sink;
+typedef void weight_put(weight_sink *to, rf x, int k);
+TEMPLATE void put_float(weight_sink *to, rf x, int k) {
+    (void)k;
+    rf_store(to->panel, x);
+    to->panel += RASE_R;
+}
+#define PANEL_OF(NAME)                                                                                   \
+    static void NAME##_panel(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, float *out) {   \
+        weight_sink to = {.panel = out};                                                                 \
+        (void)cols;                                                                                      \
+        NAME##_unpack(group, k0, k1, put_float, &to);                                                    \
+    }
+#ifdef RASE_TILES
+TEMPLATE void put_bf16(weight_sink *to, rf x, int k) { tile_put(&to->tiles, x, k); }
+#define TILES(NAME) NAME##_tiles
+#define UNPACKERS(NAME)                                                                                                  \
+    PANEL_OF(NAME)                                                                                                       \
+    static void NAME##_tiles(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, const rase_tile_target *target) { \
+        weight_sink to = {.tiles = tile_stream_to(target)};                                                              \
+        (void)cols;                                                                                                      \
+        NAME##_unpack(group, k0, k1, put_bf16, &to);                                                                     \
+        tile_end(&to.tiles, k1 - k0);                                                                                    \
+    }
+#else
+#define TILES(NAME) NULL
+#define UNPACKERS(NAME) PANEL_OF(NAME)
+#endif
+
 /* Activation rows per pass over a group: few, so that the sums of both their halves stay in registers. */
 enum { DOT_TILE = RASE_DOT_TILE };
 #if RASE_DOT_TILE == 4
@@ -135,6 +179,7 @@ enum { DOT_TILE = RASE_DOT_TILE };
 #define DOT_SOME(NAME)
 #endif
 #define QUANTISED_FORMAT(NAME, ID, BLOCK, ACT, RUN, MINIMUM, BYTES)                                                                       \
+    UNPACKERS(NAME)                                                                                                      \
     static void NAME##_dot(const uint8_t *group, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0,        \
                            int64_t m1, float *out, int64_t out_stride) {                                                 \
         DOT_MANY(NAME, BLOCK, RUN, MINIMUM, BYTES)                                                                                   \
@@ -152,6 +197,6 @@ enum { DOT_TILE = RASE_DOT_TILE };
         }                                                                                                            \
     }                                                                                                                \
     static const rase_format NAME##_format = {(ID),          (BLOCK),    (ACT),        NAME##_group_bytes,           \
-                                              NAME##_pack,   NAME##_row, NAME##_panel, NAME##_dot};
+                                              NAME##_pack,   NAME##_row, NAME##_panel, TILES(NAME), NAME##_dot};
 
 #endif

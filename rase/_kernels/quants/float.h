@@ -74,11 +74,15 @@ TEMPLATE void float_dot(const uint8_t *group, int64_t n_groups, int64_t cols, in
             }                                                                                                         \
         }                                                                                                             \
     }                                                                                                                 \
-    static void NAME##_panel(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, float *out) {                \
-        (void)cols;                                                                                                   \
-        for (int64_t k = k0; k < k1; k++, out += RASE_R)                                                              \
-            rf_store(out, LOAD(group + (size_t)k * RASE_R * sizeof(TYPE)));                                           \
+    TEMPLATE void NAME##_unpack(const uint8_t *group, int64_t k0, int64_t k1, weight_put put, weight_sink *to) {      \
+        group += (size_t)k0 * RASE_R * sizeof(TYPE);                                                                  \
+        for (int64_t k = 0; k < k1 - k0; k += 2, group += 2 * RASE_R * sizeof(TYPE)) {                                \
+            read_ahead(group, (2 * RASE_R * (int)sizeof(TYPE) + 63) / 64);                                            \
+            put(to, LOAD(group), (int)(k % 32));                                                                      \
+            if (k + 1 < k1 - k0) put(to, LOAD(group + RASE_R * sizeof(TYPE)), (int)(k % 32) + 1);                     \
+        }                                                                                                             \
     }                                                                                                                 \
+    UNPACKERS(NAME)                                                                                                   \
     static void NAME##_row(const uint8_t *group, int lane, int64_t cols, float *out) {                                \
         float lanes[RASE_R];                                                                                          \
         for (int64_t k = 0; k < cols; k++) {                                                                          \
@@ -91,6 +95,6 @@ TEMPLATE void float_dot(const uint8_t *group, int64_t n_groups, int64_t cols, in
         float_dot(groups, n_groups, cols, sizeof(TYPE), LOAD, act, m0, m1, out, out_stride);                          \
     }                                                                                                                 \
     static const rase_format NAME##_format = {(ID),        1,          RASE_ACT_F32, NAME##_group_bytes,              \
-                                              NAME##_pack, NAME##_row, NAME##_panel, NAME##_dot};
+                                              NAME##_pack, NAME##_row, NAME##_panel, TILES(NAME), NAME##_dot};
 
 #endif

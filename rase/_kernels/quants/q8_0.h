@@ -16,17 +16,14 @@ static void q8_0_pack(const uint8_t *src, size_t row_bytes, int rows, int64_t co
     memset(group, 0, -(uintptr_t)group & 63);
 }
 
-static void q8_0_panel(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, float *out) {
-    (void)cols;
+TEMPLATE void q8_0_unpack(const uint8_t *group, int64_t k0, int64_t k1, weight_put put, weight_sink *to) {
     for (int64_t b = k0 / 32; b < k1 / 32; b++) {
         const uint8_t *block = group + (size_t)b * 34 * RASE_R;
         rf d = rf_from_f16((const uint16_t *)block);
-        for (int v = 0; v < 8; v++) {
+        read_ahead(block, (34 * RASE_R + 63) / 64);
+        UNROLL(v, 8) {
             rb w = rb_load(block + 2 * RASE_R + v * VECTOR);
-            UNROLL(i, 4) {
-                rf_store(out, rf_mul(d, rf_from_ri(ri_byte_i8(w, i))));
-                out += RASE_R;
-            }
+            UNROLL(i, 4) put(to, rf_mul(d, rf_from_ri(ri_byte_i8(w, i))), 4 * v + i);
         }
     }
 }

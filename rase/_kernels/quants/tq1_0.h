@@ -15,8 +15,7 @@ static size_t tq1_0_group_bytes(int64_t cols) { return round_64((size_t)(cols / 
 TEMPLATE int tq1_0_digits(int w) { return w < TQ1_0_VECTORS - 1 ? 5 : 4; }
 TEMPLATE rb tq1_0_next(rb x) { return rb_add(rb_add(x, x), x); } /* without the first digit */
 
-static void tq1_0_panel(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, float *out) {
-    (void)cols;
+TEMPLATE void tq1_0_unpack(const uint8_t *group, int64_t k0, int64_t k1, weight_put put, weight_sink *to) {
     for (int64_t b = k0 / 256; b < k1 / 256; b++) {
         const uint8_t *block = group + (size_t)b * TQ1_0_BYTES * RASE_R;
         rf d = rf_from_f16((const uint16_t *)block);
@@ -24,10 +23,7 @@ static void tq1_0_panel(const uint8_t *group, int64_t cols, int64_t k0, int64_t 
             rb x = rb_load(block + 2 * RASE_R + w * VECTOR);
             for (int n = 0; n < tq1_0_digits(w); n++, x = tq1_0_next(x)) {
                 rb trits = rb_trits(x);
-                UNROLL(i, 4) {
-                    rf_store(out, rf_mul(d, rf_from_ri(ri_sub(ri_byte_u8(trits, i), ri_set1(1)))));
-                    out += RASE_R;
-                }
+                UNROLL(i, 4) put(to, rf_mul(d, rf_from_ri(ri_sub(ri_byte_u8(trits, i), ri_set1(1)))), 4 * (5 * w + n) + i);
             }
         }
     }

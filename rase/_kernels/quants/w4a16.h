@@ -35,17 +35,19 @@ TEMPLATE w4a16_scale w4a16_scales(const uint8_t *block) {
 }
 TEMPLATE rf w4a16_weight(rb word, const int j, w4a16_scale s) { return rf_fma(rf_nibble(word, j), s.d, s.shift); }
 
-static void w4a16_panel(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, float *out) {
-    (void)cols;
+TEMPLATE void w4a16_unpack(const uint8_t *group, int64_t k0, int64_t k1, weight_put put, weight_sink *to) {
     for (const uint8_t *block = group + k0 / W4A16_GROUP * W4A16_BLOCK; k0 < k1; k0 += W4A16_GROUP, block += W4A16_BLOCK) {
         w4a16_scale s = w4a16_scales(block);
+        read_ahead(block, 4 * RASE_R / 64 + 1);
         for (int v = 0; v < W4A16_WORDS; v++) {
-            rb word = rb_load(block + 4 * RASE_R + v * VECTOR);
-            UNROLL(j, 8) rf_store(out + j * RASE_R, w4a16_weight(word, j, s));
-            out += 8 * RASE_R;
+            const uint8_t *p = block + 4 * RASE_R + v * VECTOR;
+            read_ahead(p, VECTOR / 64 ? VECTOR / 64 : 1);
+            rb word = rb_load(p);
+            UNROLL(j, 8) put(to, w4a16_weight(word, j, s), 8 * v + j);
         }
     }
 }
+UNPACKERS(w4a16)
 
 /* `n_groups` consecutive groups times n activation rows: one FMA waits for the one before it, so several are in flight. */
 TEMPLATE void w4a16_tile(const uint8_t *group, int64_t cols, const float *a, int64_t a_stride, const int n, const int n_groups,
@@ -110,6 +112,6 @@ static void w4a16_row(const uint8_t *group, int lane, int64_t cols, float *out) 
     }
 }
 static const rase_format w4a16_format = {63,         W4A16_GROUP, RASE_ACT_F32, w4a16_group_bytes,
-                                         w4a16_pack, w4a16_row,   w4a16_panel,  w4a16_dot};
+                                         w4a16_pack, w4a16_row,   w4a16_panel,  TILES(w4a16), w4a16_dot};
 
 #endif

@@ -11,5 +11,6 @@ const rase_tiles rase_tiles_amx = {
     .end = tiles_end,
     .left = tiles_left,
     .right = tiles_right,
+    .few = tiles_few,
     .multiply = tiles_multiply,
 };

@@ -156,6 +156,23 @@ static inline ri ri_byte_u8(rb x, int i) {
 }
 static inline ri ri_byte_i8(rb x, int i) { return _mm512_srai_epi32(_mm512_slli_epi32(x, (unsigned)(24 - 8 * i)), 24); }
 
+/* x[e] = byte e of every lane, 0..max, less offset: looked up by the low bits of a lane, or the number in the mantissa of 2^23. */
+#define RASE_CODES 1
+static inline __attribute__((always_inline)) void rf_codes(rb w, const int max, const int offset, rf *x) {
+    const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512 low = _mm512_sub_ps(numbers, _mm512_set1_ps((float)offset));
+    const __m512 high = _mm512_sub_ps(numbers, _mm512_set1_ps((float)offset - 16.0f));
+    _Pragma("GCC unroll 4") for (int e = 0; e < 4; e++) {
+        __m512i byte = _mm512_srli_epi32(w, (unsigned)(8 * e));
+        if (max < 16) x[e] = _mm512_permutexvar_ps(byte, low);
+        else if (max < 32) x[e] = _mm512_permutex2var_ps(low, byte, high);
+        else {
+            byte = _mm512_ternarylogic_epi32(byte, _mm512_set1_epi32(255), _mm512_set1_epi32(0x4b000000), 0xea); /* (x & y) | z */
+            x[e] = _mm512_sub_ps(_mm512_castsi512_ps(byte), _mm512_set1_ps(8388608.0f + (float)offset));
+        }
+    }
+}
+
 #define RP_CALLS(max) 64
 typedef __m512i rp;
 typedef __m512i rs;
