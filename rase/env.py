@@ -103,6 +103,10 @@ SETTINGS: dict[str, Setting] = {
     "RASE_MEMORY_BUDGET": Setting(
         _bytes, "bytes, or a size such as 12GB", None,
         "How much the weights of all loaded models may take together; default: what the machine has."),
+    "RASE_PREFIX_STORE": Setting(
+        str, "a folder", None, "Where computed prompts are kept across restarts; default: nowhere."),
+    "RASE_PREFIX_STORE_SIZE": Setting(
+        _bytes, "bytes, or a size such as 12GB", 8 * 10**9, "How much that folder may take."),
     "RASE_STORE": Setting(str, "a folder", None, "The model store; default: the user's data folder."),
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
+import rase
 from rase import env, metrics
 from rase.device import DevicePreference, RuntimeDevice
 from rase.loaded import manifest_of, tokenizer_of
@@ -67,6 +68,23 @@ class ModelSession(Session):
         self.decoder: ProgramDecoder = ProgramDecoder(self.scheduler, self.eos_token)
         self.generations: weakref.WeakSet[Any] = weakref.WeakSet()  # each a ``Running`` that has an owner
         close_with(self.scheduler, loaded.program)
+        if folder := env.get("RASE_PREFIX_STORE"):
+            self.keep_prefixes(folder)
+
+    def keep_prefixes(self, folder: str | os.PathLike[str], size: int | None = None) -> None:
+        """Keep what is computed of prompts in ``folder`` as well, so that a restart need not do it again.
+
+        ``size`` is the most bytes that the folder may take, None what RASE_PREFIX_STORE_SIZE says. What lies
+        there is checked and never trusted. Whoever reads it learns of the prompts. Raises ``InvalidSetting``.
+        """
+        from rase.engine.page_files import PageFiles
+
+        files = PageFiles(folder, env.get("RASE_PREFIX_STORE_SIZE") if size is None else size)
+        facts = (
+            self.manifest.sha256, self.scheduler.program.graph.architecture, self.context_length,
+            rase.__version__,
+        )  # fmt: skip
+        self.scheduler.keep_prefixes(files, facts)
 
     @classmethod
     def load_file(

@@ -85,14 +85,20 @@ class SessionCache:
 
     ``keep_alive`` is how many seconds a model stays after its last use, unless ``keep`` says otherwise: with
     0 it goes within a second, with ``math.inf`` never. ``budget`` bounds the bytes of the weights that are
-    loaded together; None is what the machine has.
+    loaded together; None is what the machine has. ``prefix_store`` is a folder that keeps computed prompts
+    across restarts, of at most ``prefix_store_size`` bytes (``ModelSession.keep_prefixes``); None is what
+    RASE_PREFIX_STORE and RASE_PREFIX_STORE_SIZE say.
 
     A session lives as long as anyone uses it: what ``clear``, an eviction or a reload drops is freed when the
     last running generation has ended. A forked child starts with an empty cache and loads its own.
     """
 
-    def __init__(self, *, keep_alive: float = FOREVER, budget: int | None = None) -> None:
+    def __init__(
+        self, *, keep_alive: float = FOREVER, budget: int | None = None,
+        prefix_store: str | os.PathLike[str] | None = None, prefix_store_size: int | None = None,
+    ) -> None:  # fmt: skip
         self.keep_alive, self.budget = keep_alive, budget
+        self.prefix_store, self.prefix_store_size = prefix_store, prefix_store_size
         self._entries: dict[_Key, _Entry] = {}
         self._mutex = threading.Lock()
         self._clock = _Clock(self)
@@ -216,6 +222,8 @@ class SessionCache:
             try:
                 self._check_budget(manifest)
                 session = kind.load(manifest, device, progress, cancelled)
+                if self.prefix_store is not None and isinstance(session, ModelSession):
+                    session.keep_prefixes(self.prefix_store, self.prefix_store_size)
                 break
             except InsufficientMemory:
                 if not self._evict_one():

@@ -50,6 +50,11 @@ class States:
         if group in self._tokens:
             self._tokens[group][target] = self._tokens[group][source]
 
+    def put(self, group: int, page: int, tokens: int) -> None:
+        """Page ``page`` of ``group`` was given the state after ``tokens`` tokens."""
+        if group in self._tokens:
+            self._tokens[group][page] = tokens
+
     def accepts_one(self, batch: Batch) -> bool:
         """Whether the only token of a batch, whose pages exist, goes on where its states stand."""
         position, row = batch.positions.item(), batch.sequences.item()

@@ -187,6 +187,7 @@ class Program(ABC):
     max_batch_tokens: int
     reserved_pages: tuple[int, ...]
     one_arithmetic: bool = False
+    page_layout: str = ""  # what decides where in a page a value stands, where the class alone does not
     states: States | None = None  # where the states of recurrent layers stand
 
     @abstractmethod
@@ -199,6 +200,18 @@ class Program(ABC):
     @abstractmethod
     def copy_page(self, group: int, source: int, target: int) -> None:
         """Make the reserved page ``target`` of ``group`` equal to ``source``, byte for byte."""
+
+    @abstractmethod
+    def save_page(self, group: int, page: int) -> bytes:
+        """What the reserved page ``page`` of ``group`` holds, for ``restore_page`` of a program with the same
+        class, layout, graph and weights.
+        """
+
+    @abstractmethod
+    def restore_page(self, group: int, page: int, data: bytes, tokens: int) -> None:
+        """Make the reserved page ``page`` of ``group`` hold ``data``, with which ``tokens`` positions
+        of a sequence end. Raises ``ValueError`` for data of another size.
+        """
 
     @abstractmethod
     def run(self, batch: Batch) -> np.ndarray:

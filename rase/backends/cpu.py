@@ -157,6 +157,7 @@ class CpuProgram(Program):
         self.max_batch_tokens = options.max_batch_tokens
         self.numerics_class = f"cpu-{REVISION}/{plan.prompt}/kv-f16"
         self._variant, self.isa = variant, variant.name
+        self.page_layout = variant.name  # K and V are interleaved by the width of its vectors
         self.threads = threads
         self._out_dim = self.graph.output.dim
         pages = -(-self.graph.context_length // PAGE_TOKENS) + 1
@@ -188,6 +189,16 @@ class CpuProgram(Program):
         ctypes.memmove(places[target], places[source], self.page_bytes[group])
         if self.states is not None:
             self.states.copy(group, source, target)
+
+    def save_page(self, group: int, page: int) -> bytes:
+        return ctypes.string_at(self._addresses[group][page], self.page_bytes[group])
+
+    def restore_page(self, group: int, page: int, data: bytes, tokens: int) -> None:
+        if len(data) != self.page_bytes[group]:
+            raise ValueError(f"{len(data)} bytes for a page of {self.page_bytes[group]}")
+        ctypes.memmove(self._addresses[group][page], data, len(data))
+        if self.states is not None:
+            self.states.put(group, page, tokens)
 
     def run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
         if os.getpid() != self._pid:

@@ -119,6 +119,15 @@ class ReferenceProgram(Program):
         if self.states is not None:
             self.states.copy(group, source, target)
 
+    def save_page(self, group: int, page: int) -> bytes:
+        return bytes(self._stores[group][:, :, page].tobytes())
+
+    def restore_page(self, group: int, page: int, data: bytes, tokens: int) -> None:
+        place = self._stores[group][:, :, page]
+        place[:] = np.frombuffer(data, place.dtype).reshape(place.shape)
+        if self.states is not None:
+            self.states.put(group, page, tokens)
+
     def run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
         if self._closed:
             raise BackendError("this program is closed", hint="Load the model again.")

@@ -32,10 +32,19 @@ NEEDS = ("starlette", "uvicorn")
     "--memory-budget", metavar="SIZE", help="What all weights may take together, such as 12GB; idle models "
     "make room. Default: RASE_MEMORY_BUDGET, else what the machine has.",
 )  # fmt: skip
+@click.option(
+    "--prefix-store", metavar="DIR", help="Keep computed prompts in this folder, so that a restart need not "
+    "compute them again. Default: RASE_PREFIX_STORE, else nowhere.",
+)  # fmt: skip
+@click.option(
+    "--prefix-store-size", metavar="SIZE", help="What that folder may take, such as 12GB. Default: "
+    "RASE_PREFIX_STORE_SIZE, else 8GB.",
+)  # fmt: skip
 @common_options
 def serve(
     models: tuple[str, ...], host: str, port: int, device: str, allow_host: tuple[str, ...],
     allow_origin: tuple[str, ...], keep_alive: str | None, memory_budget: str | None,
+    prefix_store: str | None, prefix_store_size: str | None,
 ) -> int:  # fmt: skip
     """Serve the registered models over the OpenAI API until Ctrl-C.
 
@@ -58,7 +67,10 @@ def serve(
 
     cache = SessionCache(
         keep_alive=env.read("RASE_KEEP_ALIVE", keep_alive, "--keep-alive"),
-        budget=env.read("RASE_MEMORY_BUDGET", memory_budget, "--memory-budget"))  # fmt: skip
+        budget=env.read("RASE_MEMORY_BUDGET", memory_budget, "--memory-budget"),
+        prefix_store=env.read("RASE_PREFIX_STORE", prefix_store, "--prefix-store"),
+        prefix_store_size=env.read("RASE_PREFIX_STORE_SIZE", prefix_store_size, "--prefix-store-size"),
+    )  # fmt: skip
     return run(
         settings().open_store(), cache=cache, models=models, host=host, port=port, device=device,
         allowed_hosts=allow_host, allowed_origins=allow_origin,

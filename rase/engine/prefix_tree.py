@@ -8,6 +8,8 @@ KV of a generated token is then no prompt's.
 Eviction takes leaves, so that what is left is always a set of whole prefixes. Short branches that nobody came
 back to go first, the least recently used of them first; a prefix that was found again, or that is long, goes
 only when no other is left: one-shot requests push out one another.
+
+With a ``DiskTier`` behind it, what the tree does not know may come from there.
 """
 
 from __future__ import annotations
@@ -16,8 +18,12 @@ import heapq
 import logging
 from collections.abc import Sequence
 from itertools import count
+from typing import TYPE_CHECKING
 
-from rase.engine.kv_cache import ABSENT, PagePool
+from rase.engine.kv_cache import ABSENT, OutOfPages, PagePool
+
+if TYPE_CHECKING:
+    from rase.engine.disk_tier import DiskTier
 
 __all__ = ["Node", "PrefixTree"]
 
@@ -30,13 +36,14 @@ log = logging.getLogger("rase.engine")
 class Node:
     """One page. ``pages[g]`` is its id in cache group g, ``ABSENT`` where a window has given it back."""
 
-    __slots__ = ("children", "depth", "hits", "key", "pages", "parent", "used")
+    __slots__ = ("children", "depth", "digest", "hits", "key", "pages", "parent", "used")
 
     def __init__(self, parent: Node | None, key: object, pages: tuple[int, ...], used: int) -> None:
         self.parent, self.key, self.pages, self.used = parent, key, pages, used
         self.children: dict[object, Node] = {}
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.hits = 0
+        self.digest = ""  # what the disk tier knows it by
 
     @property
     def rank(self) -> tuple[bool, int]:
@@ -51,6 +58,7 @@ class PrefixTree:
         self._pool, self._one_arithmetic = pool, one_arithmetic
         self.root = Node(None, None, (), 0)
         self.size = 0  # nodes, without the root
+        self.disk: DiskTier | None = None
         self._clock, self._order = count(1), count()
         self._leaves: list[tuple[tuple[bool, int], int, Node]] = []  # a heap; entries may be out of date
 
@@ -69,7 +77,8 @@ class PrefixTree:
         while len(path) < limit:
             start = len(path) * size
             prompt = min(max(n_prompt - start, 0), size)
-            child = node.children.get(self.key(tokens[start : start + size], prompt))
+            key = self.key(tokens[start : start + size], prompt)
+            child = node.children.get(key) or self._restore(node, key)
             if child is None:
                 break
             node = child
@@ -86,6 +95,7 @@ class PrefixTree:
         for node in path:
             node.used = used
             node.hits += 1
+            self._keep(node)  # the disk may have been too slow for it the first time
 
     def _valid(self, path: list[Node]) -> int:
         """The most pages of ``path`` after which every window still has all that it sees."""
@@ -132,10 +142,59 @@ class PrefixTree:
             node.pages = tuple(
                 new if old == ABSENT else old for old, new in zip(node.pages, pages, strict=True)
             )
+            self._keep(node)
         return node
 
-    def evict(self, group: int) -> int:
-        """Give back pages until one of ``group`` is free; returns how many, 0 when none can be."""
+    def _digest(self, node: Node) -> str:
+        """What the disk tier knows ``node`` by, made once."""
+        assert self.disk is not None
+        missing = []
+        while not node.digest and node.parent is not None:
+            missing.append(node)
+            node = node.parent
+        digest = node.digest or self.disk.root
+        for node in reversed(missing):
+            digest = node.digest = self.disk.key(digest, node.key)
+        return digest
+
+    def _keep(self, node: Node) -> None:
+        if self.disk is not None and node.parent is not None:
+            self.disk.keep(self._digest(node), self._digest(node.parent), node.pages)
+
+    def _restore(self, parent: Node, key: object) -> Node | None:
+        """The child of ``parent`` that ``key`` names, from the disk; None where it or a free page is not."""
+        if self.disk is None:
+            return None
+        above = self._digest(parent)
+        if (found := self.disk.find(self.disk.key(above, key), above)) is None:
+            return None
+        pages = [ABSENT] * len(found)
+        tokens = (parent.depth + 1) * self._pool.page_tokens
+        try:
+            for group, data in enumerate(found):
+                if data is not None:
+                    pages[group] = self._allocate(group, parent)
+                    self._pool.program.restore_page(group, pages[group], data, tokens)
+            return self.insert(parent, key, tuple(pages))
+        except OutOfPages:
+            return None
+        finally:  # the tree has references of its own
+            self._give_back(pages)
+
+    def _allocate(self, group: int, spare: Node) -> int:
+        """A free page, for which anything but ``spare`` may be evicted. Raises ``OutOfPages``."""
+        try:
+            return self._pool.allocate(group)
+        except OutOfPages:
+            if not self.evict(group, spare):
+                raise
+            return self._pool.allocate(group)
+
+    def evict(self, group: int, spare: Node | None = None) -> int:
+        """Give back pages until one of ``group`` is free; returns how many, 0 when none can be.
+
+        ``spare``, a leaf, stays whatever happens.
+        """
         pages, busy = 0, []
         freed = False
         while self._leaves and not freed:
@@ -146,7 +205,7 @@ class PrefixTree:
             if entry[0] != node.rank:
                 self._push(node)
                 continue
-            if not self._idle(node):
+            if node is spare or not self._idle(node):
                 busy.append(entry)
                 continue
             freed = node.pages[group] != ABSENT
@@ -159,7 +218,7 @@ class PrefixTree:
         """Give everything back."""
         nodes = self._all()
         for node in nodes:
-            self._release(node)
+            self._give_back(node.pages)
             node.parent, node.children = None, {}
         self.root.children, self.size, self._leaves = {}, 0, []
 
@@ -179,8 +238,8 @@ class PrefixTree:
     def _push(self, node: Node) -> None:
         heapq.heappush(self._leaves, (node.rank, next(self._order), node))
 
-    def _release(self, node: Node) -> int:
-        held = [(group, page) for group, page in enumerate(node.pages) if page != ABSENT]
+    def _give_back(self, pages: Sequence[int]) -> int:
+        held = [(group, page) for group, page in enumerate(pages) if page != ABSENT]
         for group, page in held:
             self._pool.release(group, page)
         return len(held)
@@ -189,7 +248,7 @@ class PrefixTree:
         parent = node.parent
         if parent is None:
             raise ValueError("the root cannot be evicted")
-        pages = self._release(node)
+        pages = self._give_back(node.pages)
         del parent.children[node.key]
         node.parent = None
         self.size -= 1

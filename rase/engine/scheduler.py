@@ -15,11 +15,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from collections.abc import Sequence as Order
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rase import env
 from rase.engine.batching import Batching
+from rase.engine.disk_tier import DiskTier
 from rase.engine.observer import Observer
 from rase.engine.request import Request
 from rase.engine.stepping import Limits
@@ -36,6 +38,7 @@ from rase.errors import (
 if TYPE_CHECKING:
     from rase.backends.base import Program
     from rase.engine.kv_cache import PagePool
+    from rase.engine.page_files import PageFiles
 
 __all__ = ["Limits", "Scheduler", "limits_from_env"]
 
@@ -161,6 +164,17 @@ class Scheduler:
                 self._batching.tree.clear()
 
         self.call(clear)
+
+    def keep_prefixes(self, files: PageFiles, identity: Order[object]) -> DiskTier | None:
+        """Keep the pages of the prefix cache in ``files`` as well. None without a prefix cache.
+
+        ``identity`` names the weights and all else that decides what pages hold, beside what the program says
+        of itself.
+        """
+        tree = self._batching.tree
+        if tree is not None:
+            tree.disk = DiskTier(files, self.program, identity)
+        return None if tree is None else tree.disk
 
     def close(self) -> None:
         """End all requests with ``Cancelled`` and take no more."""

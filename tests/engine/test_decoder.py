@@ -24,7 +24,7 @@ class Made:
 
     def __init__(self, chunk: int = 0, pages: int = 1000, vocab_size: int | None = None, **options) -> None:
         self.program = Recorder(alike=False)
-        self.pool = PagePool(self.program, pages * 10)
+        self.pool = PagePool(self.program, pages * sum(self.program.page_bytes))
         limits = Limits(chunked_prefill_size=chunk)
         self.scheduler = Scheduler(self.program, self.pool, vocab_size=vocab_size, limits=limits)
         self.decoder = ProgramDecoder(self.scheduler, **options)

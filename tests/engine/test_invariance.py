@@ -17,6 +17,9 @@ MODELS: dict[str, Tiny] = {
         dim=256, hidden=256, head_dim=64, n_layers=2, matrices="Q6_K", window=100
     ),
     "experts": ZOO["qwen3moe"].but(matrices="Q8_0", dim=64, hidden=32),
+    "recurrent": ZOO["qwen35"].but(
+        matrices="Q8_0", n_layers=4, extra={**ZOO["qwen35"].extra, "ssm.inner_size": 192}
+    ),
 }
 
 

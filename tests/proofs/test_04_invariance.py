@@ -1,4 +1,4 @@
-"""Proof 1 of list 04: 500 requests over four models, each with the bits that it has alone."""
+"""Proof 1 of list 04: 600 requests over five models, each with the bits that it has alone."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ MODELS: dict[str, Tiny] = {
     "qwen3": WIDE_QWEN3.but(matrices="Q4_K", n_layers=4, n_kv_heads=2),
     "window": ZOO["gemma2"].but(dim=256, hidden=512, head_dim=64, n_layers=4, matrices="Q6_K", window=130),
     "experts": ZOO["qwen3moe"].but(matrices="Q8_0", dim=64, hidden=32, n_layers=3),
+    "recurrent": ZOO["qwen35"].but(
+        matrices="Q8_0", n_layers=4, extra={**ZOO["qwen35"].extra, "ssm.inner_size": 192}
+    ),
 }
 
 

@@ -28,7 +28,10 @@ class Planted(Program):
 
     def __init__(self, inner: Program, threads: int, fault: str | None) -> None:
         self.inner, self.threads, self.fault = inner, threads, fault
-        self.graph, self.page_bytes, self.numerics_class = inner.graph, inner.page_bytes, inner.numerics_class
+        self.graph, self.numerics_class = inner.graph, inner.numerics_class
+        self.page_layout = inner.page_layout
+        own = 4 * self.page_tokens  # the numbers of a page, behind what the first group has
+        self.page_bytes = (inner.page_bytes[0] + own, *inner.page_bytes[1:])
         self.max_batch_tokens, self.one_arithmetic = inner.max_batch_tokens, inner.one_arithmetic
         numbers = np.random.default_rng(5).normal(size=(2, self.graph.vocab_size))  # by role
         self._numbers = numbers.astype(np.float32)
@@ -50,6 +53,15 @@ class Planted(Program):
         self.inner.copy_page(group, source, target)
         if group == 0:
             self._stored[target] = self._stored[source]
+
+    def save_page(self, group: int, page: int) -> bytes:
+        return self.inner.save_page(group, page) + (b"" if group else self._stored[page].tobytes())
+
+    def restore_page(self, group: int, page: int, data: bytes, tokens: int) -> None:
+        size = self.inner.page_bytes[group]
+        self.inner.restore_page(group, page, data[:size], tokens)
+        if group == 0:
+            self._stored[page] = np.frombuffer(data[size:], np.float32)
 
     def run(self, batch: Batch) -> Any:
         logits = self.inner.run(batch).copy()

@@ -24,7 +24,7 @@ class Recorder(Program):
     """``windows`` gives the cache groups (None sees everything); ``alike`` ignores roles, as class int8."""
 
     def __init__(
-        self, max_batch_tokens: int = 64, page_bytes: int = 10, windows: tuple[int | None, ...] = (None,),
+        self, max_batch_tokens: int = 64, page_bytes: int = 768, windows: tuple[int | None, ...] = (None,),
         alike: bool = True,
     ) -> None:  # fmt: skip
         caches = tuple(SimpleNamespace(kind="full", window=window) for window in windows)
@@ -47,6 +47,12 @@ class Recorder(Program):
 
     def copy_page(self, group: int, source: int, target: int) -> None:
         self.store[group][target] = self.store[group][source]
+
+    def save_page(self, group: int, page: int) -> bytes:
+        return self.store[group][page].tobytes()
+
+    def restore_page(self, group: int, page: int, data: bytes, tokens: int) -> None:
+        self.store[group][page] = np.frombuffer(data, np.int64).reshape(self.page_tokens, 3)
 
     def run(self, batch: Batch) -> np.ndarray:
         batch.check(self)
