@@ -1,4 +1,4 @@
-"""Folders beside the GGUF files that llama.cpp's converter makes of them: the same bits (03.sh makes both)."""
+"""Folders beside the GGUF files that llama.cpp's converter makes of them: the same bits (see 03.sh)."""
 
 from __future__ import annotations
 
