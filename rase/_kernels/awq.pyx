@@ -1,7 +1,7 @@
 """AWQ weights in the GEMM layout of their files, turned into rows of the packed kernels' W4A16 format.
 
-Files hold columns: words of eight 4-bit codes, whose nibbles from the low one up belong to the outputs 0, 2, 4, 6, 1, 3,
-5, 7 of their eight (AutoAWQ, GEMM version; arXiv 2306.00978).
+Files hold columns: words of eight 4-bit codes, whose nibbles from the low one up belong to the outputs 0, 2, 4, 6,
+1, 3, 5, 7 of their eight (AutoAWQ, GEMM version; arXiv 2306.00978).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
@@ -12,11 +12,12 @@ cdef enum:
     RUN = 16      # words of a file row at once: one cache line
 
 cdef int[8] _outputs = [0, 2, 4, 6, 1, 3, 5, 7]
-cdef uint16_t[16] _halves = [0, 0x3C00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600, 0x4700, 0x4800, 0x4880, 0x4900, 0x4980, 0x4A00,
-                             0x4A80, 0x4B00, 0x4B80]
+cdef uint16_t[16] _halves = [0, 0x3C00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600, 0x4700,
+                             0x4800, 0x4880, 0x4900, 0x4980, 0x4A00, 0x4A80, 0x4B00, 0x4B80]
 
 
-def rows(const uint32_t[:, ::1] weights, const uint32_t[:, ::1] zeros, const uint16_t[:, ::1] scales, uint8_t[:, ::1] out):
+def rows(const uint32_t[:, ::1] weights, const uint32_t[:, ::1] zeros, const uint16_t[:, ::1] scales,
+         uint8_t[:, ::1] out):
     """Write the rows of ``weights``, (in, out / 8), with ``zeros``, (in / 128, out / 8), and float16 ``scales``,
     (in / 128, out), to ``out``, (out, in / 128 * 68). Holds no GIL. ``ValueError`` for shapes that disagree.
     """
