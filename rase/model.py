@@ -87,6 +87,7 @@ def load(
     architecture: str | None = None,
     context_length: int | None = None,
     chat_template: str | None = None,
+    draft: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Model:
     """Load a registered model by id, or a ``.gguf`` file or a safetensors folder by its path.
@@ -96,9 +97,18 @@ def load(
     ``.gguf`` or holds a ``/``) needs no store; ``tokenizer``, ``architecture``, ``context_length`` and
     ``chat_template`` then take the place of a manifest.
 
+    ``draft`` is a small model with the same tokenizer, by id or path, that guesses tokens for this one: the
+    answers are the same, and come sooner where its guesses are good.
+
     Raises what ``ModelSession.load`` raises, ``ModelNotFound``, and ``InvalidRequest`` for an option of a
-    file that is given with an id.
+    file that is given with an id, or a ``draft`` that cannot guess for this model.
     """
+    if draft is not None:
+        model = load(
+            id_or_path, store, device, tokenizer=tokenizer, architecture=architecture,
+            context_length=context_length, chat_template=chat_template, progress=progress)  # fmt: skip
+        model.session.use_draft(load(draft, store, device).session)
+        return model
     from rase.registry.inputs import path_text
     from rase.session import load_file
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import rase
 from rase import env, metrics
 from rase.device import DevicePreference, RuntimeDevice
+from rase.errors import InvalidRequest
 from rase.loaded import manifest_of, tokenizer_of
 from rase.loading import Kind, LoadedProgram, Progress, close_with, load_program
 from rase.session_base import Session
@@ -35,6 +36,7 @@ class ModelSession(Session):
     ====================  ============================================================================
     ``scheduler``         runs all requests of the model
     ``drafts``            makes the proposer of drafts for a choice, or None: no speculation
+    ``draft``             the small model that guesses for this one, see ``use_draft``
     ``decoder``           a ``ProgramDecoder`` (prefill, decode, truncate) for one user at a time
     ``eos_token``         the end token that the file declares, or None
     ``end_tokens``        all ids that end an answer: end of sequence, of turn, of message
@@ -65,6 +67,7 @@ class ModelSession(Session):
         self.drafts: Callable[[], DraftProposer] | None = (
             PromptLookup if env.get("RASE_SPECULATION") else None
         )
+        self.draft: ModelSession | None = None
         self.decoder: ProgramDecoder = ProgramDecoder(self.scheduler, self.eos_token)
         self.generations: weakref.WeakSet[Any] = weakref.WeakSet()  # each a ``Running`` that has an owner
         close_with(self.scheduler, loaded.program)
@@ -85,6 +88,24 @@ class ModelSession(Session):
             rase.__version__,
         )  # fmt: skip
         self.scheduler.keep_prefixes(files, facts)
+
+    def use_draft(self, draft: ModelSession) -> None:
+        """Let the small model ``draft`` guess tokens for this one, in place of prompt lookup.
+
+        No answer changes, only how fast it comes. ``draft`` stays loaded as long as this session. Raises
+        ``InvalidRequest`` for this model itself, or one whose ids stand for other tokens.
+        """
+        from rase.engine.draft_model import DraftModel
+
+        if draft is self or not self.tokenizer.same_tokens(draft.tokenizer):
+            raise InvalidRequest(
+                f"model '{draft.id}' cannot guess for '{self.id}'", param="draft",
+                expected="another model with the same tokenizer",
+                found="the model itself" if draft is self else f"{draft.tokenizer.vocab_size} other tokens",
+            )  # fmt: skip
+        draft.holders.add(self)
+        self.drafts = lambda: DraftModel(draft.scheduler)
+        self.draft = draft
 
     @classmethod
     def load_file(

@@ -1,7 +1,8 @@
 """``ProgramDecoder``: the one-sequence ``TokenDecoder`` contract, as a view on a ``Scheduler``.
 
 Each call is a message to the driver and a wait for its logits, so decoders and generations share one program.
-A decoder computes all that it is asked for: it neither uses nor fills the prefix cache. The sequence keeps
+Unless it is told to ``reuse``, a decoder computes all that it is asked for: it neither uses nor fills the
+prefix cache. The sequence keeps
 its place in the batch between calls; if it had to give its pages away meanwhile it is computed again, each
 token in its own role, and the logits are the same.
 """
@@ -42,14 +43,15 @@ class ProgramDecoder(TokenDecoder):
     """
 
     def __init__(
-        self, scheduler: Scheduler, eos: int | None = None, cancelled: Callable[[], bool] | None = None
-    ) -> None:
+        self, scheduler: Scheduler, eos: int | None = None, cancelled: Callable[[], bool] | None = None,
+        *, reuse: bool = False,
+    ) -> None:  # fmt: skip
         self.scheduler = scheduler
         self.vocab_size = scheduler.vocab_size
         self.context_length: int = scheduler.program.graph.context_length
         self.cancelled = cancelled
         self._rows = scheduler.program.graph.vocab_size
-        self._eos = eos
+        self._eos, self._reuse = eos, reuse
         self._prompt: list[int] = []
         self._answer: list[int] = []
         self._held: _Held | None = None  # what the driver has of this sequence
@@ -129,7 +131,7 @@ class ProgramDecoder(TokenDecoder):
         held, self._held = self._held, None  # whatever ends this early, the sequence starts afresh
         asks = self.cancelled is not None
         if held is None or held.request.done:
-            held = _Held(self.scheduler, prompt, answer, asks)
+            held = _Held(self.scheduler, prompt, answer, asks, self._reuse)
         else:
             held.request.cancelled = held.tick if asks else None
             self.scheduler.give(held.request, answer[-1])
@@ -146,7 +148,9 @@ class ProgramDecoder(TokenDecoder):
 class _Held:
     """A request that hands out logits instead of choosing from them; dropping it ends it."""
 
-    def __init__(self, scheduler: Scheduler, prompt: list[int], answer: list[int], asks: bool) -> None:
+    def __init__(
+        self, scheduler: Scheduler, prompt: list[int], answer: list[int], asks: bool, reuse: bool
+    ) -> None:
         events: SimpleQueue[object] = SimpleQueue()
 
         def choose(row: NDArray[np.float32], position: int) -> None:
@@ -163,7 +167,7 @@ class _Held:
         self._events, self.tick = events, tick  # the hook costs two changes of thread a step: only if asked
         self.request = Request(
             prompt, _CONFIG, answer=answer, choose=choose, cancelled=tick if asks else None, on_done=done,
-            reuse=False,
+            reuse=reuse,
         )  # fmt: skip
         weakref.finalize(self, self.request.cancel).atexit = False
         scheduler.submit(self.request)

@@ -234,12 +234,22 @@ class SequencePages:
             self._seen[group] = min(self._seen[group], keep)
 
     def standing(self, length: int) -> int:
-        """The most positions up to ``length``, fewer than ran, after which states still stand."""
-        tables = [table for table, state in zip(self.tables, self.pool.states, strict=True) if state]
-        index = length // self.pool.page_tokens
+        """The most positions up to ``length``, fewer than ran, from which a sequence can go on.
+
+        Its states must stand after them, and windows must still have all that they see then.
+        """
+        pool, size = self.pool, self.pool.page_tokens
+        tables = [table for table, state in zip(self.tables, pool.states, strict=True) if state]
+        index = length // size
         while tables and index and any(table[index - 1] == ABSENT for table in tables):
             index -= 1
-        return index * self.pool.page_tokens if tables else length
+        length = index * size if tables else length
+        for table, window, state in zip(self.tables, pool.windows, pool.states, strict=True):
+            if window and not state:
+                first = max(0, length - window + 1) // size
+                if ABSENT in table[first : -(-length // size)]:
+                    return 0  # what is before it is gone as well
+        return length
 
     def leave_behind(self, length: int) -> None:
         """Release what no token from position ``length`` on sees any more."""

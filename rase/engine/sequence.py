@@ -126,7 +126,7 @@ class Sequence:
             pool, index = self.pages.pool, self.computed // self.pages.pool.page_tokens
             if any(len(table) > index and pool.references(group, table[index]) > 1
                    for group, table in enumerate(self.pages.tables)):  # fmt: skip
-                self.computed = index * pool.page_tokens
+                self.computed = self.pages.standing(index * pool.page_tokens)
             self.pages.truncate(self.computed)
 
     def advance(self, count: int, tree: PrefixTree | None) -> None:

@@ -143,6 +143,10 @@ class LocalTokenizer:
             ids.insert(0, bos)
         return ids
 
+    def same_tokens(self, other: LocalTokenizer) -> bool:
+        """Whether every id stands for the same token in both, so that one can read what the other writes."""
+        return list(self._core.vocabulary.names) == list(other._core.vocabulary.names)
+
     def least_tokens(self, text: str) -> int:
         """How many tokens ``text`` has at least, found without encoding it; 0 when nothing is known."""
         return self._core.reach.least(text) if self._core.reach is not None else 0

@@ -153,6 +153,17 @@ class Boom(BaseException):
     pass
 
 
+@pytest.mark.parametrize("length", [100, 95, 80, 64, 63, 41, 40, 1])
+def test_truncate_where_a_window_has_given_back_what_it_would_see_again(length):
+    program = Recorder(windows=(None, 40), alike=False)
+    decoder = ProgramDecoder(Scheduler(program, PagePool(program, 10**6)))
+    ids = [number % 50 for number in range(101)]
+    decoder.prefill(ids)
+    decoder.truncate(length)
+    found = decoder.decode(5)
+    assert np.array_equal(found, expected_logits(program, [*ids[:length], 5], length))
+
+
 def test_an_error_in_prefill_leaves_it_empty_and_usable():
     made = Made(chunk=10)
     made.program.fail = Boom()

@@ -15,6 +15,7 @@ from typing import Any
 
 from rase.backends.base import Program
 from rase.engine.decoder import ProgramDecoder
+from rase.engine.draft_model import DraftModel
 from rase.engine.kv_cache import PagePool
 from rase.engine.observer import Observer
 from rase.engine.request import Request
@@ -96,6 +97,13 @@ def restarted(bench: Bench, asked: Asks, right: Answers, rng: random.Random) -> 
         answers = _in_groups(other, asked, rng)
         assert disk.restored > 0, "nothing was found on the disk"
     return answers
+
+
+def draft_model(bench: Bench, asked: Asks, right: Answers, rng: random.Random) -> Answers:
+    """With the same model as its own draft model, whose guesses are right where the best token is taken."""
+    other = bench.again()
+    bench.fresh(drafts=lambda: DraftModel(other.session.scheduler, row_cost=0.0, wait=True))
+    return _in_groups(bench, asked, rng, most=3)
 
 
 def slow_readers(bench: Bench, asked: Asks, right: Answers, rng: random.Random) -> Answers:
@@ -199,6 +207,7 @@ CIRCUMSTANCES: dict[str, Callable[[Bench, Asks, Answers, random.Random], Answers
         odd_steps,
         lookup,
         drafts,
+        draft_model,
         slow_readers,
         cancels,
         scarce,
