@@ -40,11 +40,14 @@ NEEDS = ("starlette", "uvicorn")
     "--prefix-store-size", metavar="SIZE", help="What that folder may take, such as 12GB. Default: "
     "RASE_PREFIX_STORE_SIZE, else 8GB.",
 )  # fmt: skip
+@click.option(
+    "--draft", metavar="ID", help="A small model with the same tokenizer that guesses for each MODEL."
+)
 @common_options
 def serve(
     models: tuple[str, ...], host: str, port: int, device: str, allow_host: tuple[str, ...],
     allow_origin: tuple[str, ...], keep_alive: str | None, memory_budget: str | None,
-    prefix_store: str | None, prefix_store_size: str | None,
+    prefix_store: str | None, prefix_store_size: str | None, draft: str | None,
 ) -> int:  # fmt: skip
     """Serve the registered models over the OpenAI API until Ctrl-C.
 
@@ -72,6 +75,6 @@ def serve(
         prefix_store_size=env.read("RASE_PREFIX_STORE_SIZE", prefix_store_size, "--prefix-store-size"),
     )  # fmt: skip
     return run(
-        settings().open_store(), cache=cache, models=models, host=host, port=port, device=device,
+        settings().open_store(), cache=cache, models=models, draft=draft, host=host, port=port, device=device,
         allowed_hosts=allow_host, allowed_origins=allow_origin,
     )  # fmt: skip

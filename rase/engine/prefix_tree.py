@@ -74,6 +74,7 @@ class PrefixTree:
         size, node = self._pool.page_tokens, self.root
         path: list[Node] = []
         limit = (len(tokens) - 1) // size
+        known = self.size
         while len(path) < limit:
             start = len(path) * size
             prompt = min(max(n_prompt - start, 0), size)
@@ -86,7 +87,7 @@ class PrefixTree:
         found = len(path)
         path = path[: self._valid(path)]
         if log.isEnabledFor(logging.DEBUG):
-            self._explain(len(tokens), limit, found, len(path))
+            self._explain(len(tokens), limit, found, len(path), self.size - known)
         return path
 
     def touch(self, path: list[Node]) -> None:
@@ -112,7 +113,7 @@ class PrefixTree:
                 best = length
         return best
 
-    def _explain(self, tokens: int, limit: int, found: int, valid: int) -> None:
+    def _explain(self, tokens: int, limit: int, found: int, valid: int, restored: int) -> None:
         if valid == limit:
             reason = "all that may be reused" if limit else "shorter than a page and one token"
         elif valid < found:
@@ -121,7 +122,10 @@ class PrefixTree:
             reason = "the cache is empty"
         else:
             reason = f"page {found} holds other tokens, or the same in another role, or was evicted"
-        log.debug("prefix: %d of %d tokens cached: %s", valid * self._pool.page_tokens, tokens, reason)
+        log.debug(
+            "prefix: %d of %d tokens cached (%d pages from the disk): %s",
+            valid * self._pool.page_tokens, tokens, max(0, restored), reason,
+        )  # fmt: skip
 
     def insert(self, parent: Node, key: object, pages: tuple[int, ...]) -> Node:
         """The child of ``parent`` that ``key`` names, made of ``pages`` if there is none yet.

@@ -136,6 +136,7 @@ def serve(
     *,
     cache: Any = None,
     models: Collection[str] = (),
+    draft: str | None = None,
     host: str = "127.0.0.1",
     port: int = 8080,
     device: Any = "auto",
@@ -148,9 +149,10 @@ def serve(
     """Serve the models of ``store`` (a folder, a ``ModelRegistry``, None: the default store) until a signal.
 
     ``cache`` decides how long models stay and what they may take; None is one of RASE_KEEP_ALIVE and
-    RASE_MEMORY_BUDGET. ``models`` are loaded first, and pinned. Prints the address and a line to try on
-    stderr, and calls ``on_ready`` with the address. Returns the exit status, 0. Raises ``InvalidSetting``
-    when the address cannot be used, ``StoreError`` for the store, and what loading raises.
+    RASE_MEMORY_BUDGET. ``models`` are loaded first, and pinned; ``draft`` guesses for them
+    (``ModelSession.use_draft``). Prints the address and a line to try on stderr, and calls ``on_ready`` with
+    the address. Returns the exit status, 0. Raises ``InvalidSetting`` when the address cannot be used,
+    ``StoreError`` for the store, what loading raises, and ``InvalidRequest`` for a draft that cannot guess.
     """
     if cache is None:
         cache = SessionCache(keep_alive=env.get("RASE_KEEP_ALIVE"), budget=env.get("RASE_MEMORY_BUDGET"))
@@ -164,6 +166,8 @@ def serve(
             print(f"loading {model}", file=sys.stderr, flush=True)
             session = cache.get_or_load(app.state.runner.registry, model, device)
             cache.keep(session, pinned=True)
+            if draft is not None:
+                session.use_draft(cache.get_or_load(app.state.runner.registry, draft, device))
         name = f"[{host}]" if ":" in host else host
         url = f"http://{name}:{sock.getsockname()[1]}"
         _announce(url, app.state.runner.registry, sock)

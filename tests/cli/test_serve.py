@@ -40,16 +40,24 @@ def test_serve(rase: Rase, hello: Path, command: list[str]) -> None:
 
 def test_models_are_loaded_first_and_ps_lists_them(rase: Rase, hello: Path, command: list[str]) -> None:
     rase("model", "import", hello)
-    arguments = ["serve", "hello", "--port", "0", "--keep-alive", "1h", "--memory-budget", "1GB"]
+    rase("model", "import", hello, "--id", "twin")
+    arguments = [
+        "serve", "hello", "--port", "0", "--keep-alive", "1h", "--memory-budget", "1GB", "--draft", "twin",
+        "--prefix-store", str(hello.parent / "kept"), "--prefix-store-size", "1MB",
+    ]  # fmt: skip
     with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         found = re.search(r"http://127\.0\.0\.1:\d+", Reader(process.stderr.fileno()).until("/v1"))
         assert found is not None
         listed = rase("ps", "--url", found[0])
-        assert listed.code == 0 and listed.out.splitlines()[1].split()[0] == "hello"
-        assert listed.out.splitlines()[1].endswith("never"), "what was named is pinned"
-        [model] = json.loads(rase("ps", "--json", "--url", found[0] + "/v1").out)
-        assert model["pinned"] and model["active"] == 0
+        (line,) = [line for line in listed.out.splitlines() if line.startswith("hello ")]
+        assert listed.code == 0 and line.endswith("never"), "what was named is pinned"
+        models = {
+            model["id"]: model for model in json.loads(rase("ps", "--json", "--url", found[0] + "/v1").out)
+        }
+        assert models["hello"]["pinned"] and models["hello"]["active"] == 0
+        assert models["twin"]["expires_at"] is None, "as long as a model that it guesses for"
+        assert (hello.parent / "kept").is_dir()
         process.send_signal(signal.SIGINT)
         process.wait(30)
     gone = rase("ps", "--url", found[0])
