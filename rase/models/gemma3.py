@@ -45,7 +45,8 @@ def build(cfg: ModelConfig, g: GraphBuilder) -> None:
     """The forward pass over t tokens: h (t, dim) -> logits (rows, vocab_size)."""
     local = cfg.keys.layer_flags("attention.sliding_window_pattern", cfg.n_layers, 6)
     wide = cfg.rope("half")
-    near = cfg.rope("half", theta=cfg.keys.number("rope.freq_base_swa", 10000.0), scaled=False)
+    base = cfg.keys.number("rope.local.freq_base", 10000.0)  # as Ollama's converter spells the next key
+    near = cfg.rope("half", theta=cfg.keys.number("rope.freq_base_swa", base), scaled=False)
     # The 27B model has 62 layers, and scores scaled by its width per head; no key of its files says so.
     scale = cfg.attn_scale if cfg.n_layers != 62 else (cfg.dim / cfg.n_heads) ** -0.5
 

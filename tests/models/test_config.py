@@ -61,6 +61,22 @@ def test_defaults_of_keys_that_files_leave_out():
     assert graph.caches == (ops.CacheGroup("full", 2, 4, 16),)
 
 
+@pytest.mark.parametrize("key", ["rope.freq_base_swa", "rope.local.freq_base"])
+def test_the_rotary_base_of_gemma3s_local_layers_has_two_names(key):
+    tiny = ZOO["gemma3"]
+    graph = tiny.but(extra={key: 5000.0}).graph()
+    bases = [op.rope.theta for op in graph.ops if isinstance(op, ops.Rotate)]
+    assert bases[::2] == [5000.0] * 5 + [1e6, 5000.0] and tiny.graph().ops != graph.ops
+
+
+def test_the_largest_gemma3_scales_scores_by_its_width():
+    """Of 62 layers, as only the 27B model has; no key says so (its technical report, arXiv 2503.19786)."""
+    for n_layers, scale in ((61, 32**-0.5), (62, 12**-0.5)):
+        graph = ZOO["gemma3"].but(n_layers=n_layers, dim=48, vocab=8).graph()
+        (found,) = {op.scale for op in graph.ops if isinstance(op, ops.Attention)}
+        assert found == pytest.approx(scale)
+
+
 def test_a_head_count_that_does_not_divide_the_width():
     with pytest.raises(CorruptModelFile, match=r"attention\.head_count': expected a divisor of .* 64"):
         with_keys(attention__key_length=None, attention__head_count=3).graph()
