@@ -19,15 +19,29 @@ remake_goldens() {
     figure "encoders: $(paste -sd' ' "$work/goldens")"
 }
 
-# llama.cpp's converter is in the source of llama-cpp-python.
-folders() {
-    torch_environment
+# The source of llama.cpp, which llama-cpp-python ships: its converter, vocabularies and templates of real models.
+llama_cpp=$work/llama.cpp
+llama_cpp_source() {
+    [ ! -e "$llama_cpp" ] || return 0
     local version
     version=$($python -c 'from bench.builds import LLAMA_CPP_PYTHON; print(LLAMA_CPP_PYTHON)')
     $python -m pip download -q --no-deps --no-binary llama-cpp-python -d "$work/source" "llama-cpp-python==$version"
     tar -xzf "$work/source"/*.tar.gz -C "$work/source"
-    "$with_torch" -m tests.proofs.converted "$work/source"/*/vendor/llama.cpp "$work/folders"
+    mv "$work/source"/*/vendor/llama.cpp "$llama_cpp"
+}
+
+folders() {
+    torch_environment
+    llama_cpp_source
+    "$with_torch" -m tests.proofs.converted "$llama_cpp" "$work/folders"
     RASE_PROOF_FOLDERS=$work/folders checks tests/proofs/test_03_folders.py tests/checkpoint
+}
+
+vendors() {
+    torch_environment
+    llama_cpp_source
+    "$with_torch" -m tests.text.goldens.make_families "$llama_cpp/models/templates" "$llama_cpp/models/templates.json"
+    RASE_PROOF_VENDORS=$llama_cpp/models checks -s --timeout 900 tests/proofs/test_03_vendors.py
 }
 
 # The build of llama.cpp that list 02 uses, too: some ten minutes, once. What it imports goes beside it.
@@ -50,6 +64,7 @@ formats() { undisturbed "$python" -m pytest -p no:cacheprovider -q -m "" -s test
 proof 1 "Every architecture gives the logits of transformers, past windows and scaled contexts" checks tests/models/test_goldens.py
 proof golden "The committed logits are those of transformers" remake_goldens
 proof folders "Folders of safetensors have the bits of the files that llama.cpp's converter makes of them" folders
+proof vendors "Vocabularies and templates of real models give the ids and the text of their originals" vendors
 proof 2 "Gemma-3-270M is near the float64 reference, and its greedy text is stable" checks tests/proofs/test_03_gemma.py
 proof 3 "all-MiniLM-L6-v2 has the cosine similarities of its own runtime" embedding
 proof 4 "A new architecture is one new file" checks tests/models/test_names.py
