@@ -60,6 +60,7 @@ static const char *amx_missing(void) {
     const char *missing = avx512_missing();
     if (missing) return missing;
     if (!__builtin_cpu_supports("avx512bf16")) return "AVX512_BF16";
+    if (!__builtin_cpu_supports("avx512vbmi")) return "AVX512_VBMI";
 #if defined(__linux__)
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
     static int permission = -1;                           /* -1: not asked yet */

@@ -1,7 +1,7 @@
-"""AWQ folders (W4A16, GEMM layout) run on their codes: the bits of the float weights that these stand for.
+"""AWQ folders (W4A16, GEMM layout) run on their codes: near the float weights that these stand for.
 
-Float32 activations and one FMA per element (design rule R1): a weight is exact in float32, so that an AWQ
-matrix and the float32 matrix of its values give the same bits in the portable class.
+Integer sums of codes and 16-bit activations (design rule R2, as Q4_1): tests/kernels has the bits, here is what
+a model makes of them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def run(path: Path, ids: list[int], each: bool = False, **options: Any) -> np.nd
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_codes_have_the_bits_of_the_floats_that_they_stand_for(tmp_path: Path, name: str) -> None:
+def test_codes_are_near_the_floats_that_they_stand_for(tmp_path: Path, name: str) -> None:
     awq, floats, _ = folders(tmp_path, name)
     with open_model(awq) as file:
         formats = {
@@ -96,8 +96,9 @@ def test_codes_have_the_bits_of_the_floats_that_they_stand_for(tmp_path: Path, n
     ids = model(name).ids(21)
     expected = run(floats, ids, numerics="portable")
     assert np.isfinite(expected).all() and expected.std() > 0.01
-    assert_same_bits(run(awq, ids, numerics="portable"), expected, name)
-    assert_same_bits(run(awq, ids, each=True, numerics="portable"), expected, f"{name} token by token")
+    found = run(awq, ids, numerics="portable")
+    assert np.square(found - expected).sum() / np.square(expected).sum() < 1e-6
+    assert_same_bits(run(awq, ids, each=True, numerics="portable"), found, f"{name} token by token")
 
 
 def test_prompts_in_the_fast_class_are_near(tmp_path: Path) -> None:

@@ -195,29 +195,31 @@ def expected_linear(fmt: str, raw: NDArray, x: NDArray) -> NDArray:
     rows, (m, cols) = len(raw), x.shape
     acc = np.zeros((m, rows), dtype=F32)
     form = format_named(fmt)
-    if form.block_size == 1 or fmt == "W4A16":
+    if form.block_size == 1:
         w = dequantized(fmt, raw)
         for k in range(cols):
             acc = fma(np.broadcast_to(w[:, k], acc.shape), np.broadcast_to(x[:, k, None], acc.shape), acc)
         return acc
     codes, minimums, d, low = integer_parts(fmt, raw, cols)
-    high, low_half, da = quantized(x, form.block_size)
+    together = 256 if form.block_size == 256 else 32  # activations with one scale
+    if fmt == "W4A16":  # a zero point is a minimum
+        low = -(d * low)
+    high, low_half, da = quantized(x, together)
+    q = 254 * high + low_half
     for b in range(cols // form.block_size):
         part = slice(b * form.block_size, (b + 1) * form.block_size)
-        q = 254 * high + low_half
         run = RUN.get(fmt, 32)
         for k in range(part.start, part.stop, run):  # as many depths as int32 holds the sum of
             isum = q[:, k : k + run] @ codes[:, k : k + run].T
             assert np.abs(isum).max() < 2**31
-            acc = fma(isum.astype(F32), d[None, :, b] * da[:, b, None], acc)
-        if SCALES[fmt][1] is None:
-            continue
-        if form.block_size == 32:  # + m * (da * activation sum), the second factor rounded
-            dsums = da[:, b] * q[:, part].sum(axis=1).astype(F32)
-            acc = fma(
-                np.broadcast_to(low[None, :, b], acc.shape), np.broadcast_to(dsums[:, None], acc.shape), acc
-            )
-        else:  # - (dmin * da) * integer sum
+            scale = da[:, k // together]
+            acc = fma(isum.astype(F32), d[None, :, b] * scale[:, None], acc)
+            if (
+                together == 32 and SCALES[fmt][1] is not None
+            ):  # + m * (da * activation sum), the latter rounded
+                dsums = (scale * q[:, k : k + run].sum(axis=1).astype(F32))[:, None]
+                acc = fma(np.broadcast_to(low[None, :, b], acc.shape), np.broadcast_to(dsums, acc.shape), acc)
+        if together == 256 and SCALES[fmt][1] is not None:  # - (dmin * da) * integer sum
             isum = q[:, part] @ minimums[:, part].T
             acc = fma(-(low[None, :, b] * da[:, b, None]), isum.astype(F32), acc)
     return acc

@@ -94,7 +94,7 @@ def test_extreme_codes_do_not_overflow(variant, fmt: str) -> None:
         assert_same_bits(found, expected_linear(fmt, raw, x), f"{fmt} filled with {fill}")
 
 
-@pytest.mark.parametrize("fmt", [fmt for fmt in QUANTISED if fmt != "W4A16"])
+@pytest.mark.parametrize("fmt", [fmt for fmt in QUANTISED if fmt != "W4A16"])  # tests/checkpoint/test_awq.py
 def test_quantised_activations_are_accurate_enough(fmt: str) -> None:
     """Against float64 on the dequantised weights and the exact activations: NMSE at most 1e-4 (rule R9)."""
     from tests.support.gguf_build import random_blocks

@@ -13,7 +13,8 @@
  * A product of d with a power of two (unit_shift) is exact.
  *
  * Packed block: R d [, R dmin] float16; vectors of the file's own scale words; then the codes, regrouped so that all vectors
- * of one sub-block lie together. */
+ * of one sub-block lie together. Where that would start vectors in the middle of a cache line, blocks come in pairs: R d of both, then
+ * the rest of the first and of the second. */
 #ifndef RASE_QUANTS_BLOCK256_H
 #define RASE_QUANTS_BLOCK256_H
 
@@ -21,26 +22,53 @@
 
 /* One K-quant. Constant in every use, so that the templates become straight code. */
 typedef struct {
-    int code_bytes;                               /* of one row's block: scales and codes */
+    int code_bytes;                               /* of one row's block: scales and codes; a multiple of 4 */
     int sub;                                      /* weights per scale: 16 or 32 */
     int max;                                      /* largest code */
     int offset;                                   /* what the file subtracts from a code; 0 with minimums */
     int has_minimum;
+    int signed_scales;
+    int has_word;                                 /* whether 16 bits a row stand beside d */
     void (*scales)(const uint8_t *block, rb *out); /* out[h]: scales of sub-blocks 4h to 4h + 3; signed where offset > 0 */
     void (*minimums)(const uint8_t *block, rb *out);
     rb (*codes)(const uint8_t *block, int h, int i, int v); /* vector v (depths 4v ...) of sub-block 4h + i; i, v constant */
     int unit_shift;                               /* d counts in 2^-unit_shift */
     int run;                                      /* depths that are summed in int32 */
     int in_order;                                 /* whether neighbouring vectors share what is loaded, not v and v + sub / 8 */
+    int fixed;                                    /* whether `codes` wants h constant, too */
+    /* NULL, or the codes of half e of sub-block 4h + i (of all of 16 depths) as codebook.h turns them: out[j] holds depths j, 8 + j,
+     * 4 + j, 12 + j. */
+    void (*turned)(const uint8_t *block, int h, int i, int e, rb *out);
 } block256;
 
-/* Bytes of one block of R rows, and of its halves. */
-TEMPLATE size_t block256_bytes(const block256 f) { return (size_t)(f.code_bytes + 2 + 2 * f.has_minimum) * RASE_R; }
-TEMPLATE size_t block256_halves(const block256 f) { return (size_t)(2 + 2 * f.has_minimum) * RASE_R; }
+/* R halves of a block, one after another: d, and dmin or what NAME_pack_block puts there. */
+TEMPLATE int block256_heads(const block256 f) { return f.has_minimum || f.has_word ? 2 : 1; }
+TEMPLATE size_t block256_bytes(const block256 f) { return (size_t)(f.code_bytes + 2 * block256_heads(f)) * RASE_R; }
+/* Where block b of a group has its halves, and the rest. */
+TEMPLATE uint8_t *block256_start(const block256 f, const uint8_t *group, int64_t b) {
+    size_t start = block256_heads(f) == 2 ? (size_t)b * block256_bytes(f) : (size_t)(b & ~(int64_t)1) * block256_bytes(f) + (size_t)(b & 1) * 2 * RASE_R;
+    return (uint8_t *)group + start;
+}
+TEMPLATE uint8_t *block256_rest(const block256 f, const uint8_t *group, int64_t b) {
+    size_t start = block256_heads(f) == 2 ? (size_t)b * block256_bytes(f) : (size_t)(b & ~(int64_t)1) * block256_bytes(f) + (size_t)(b & 1) * (size_t)f.code_bytes * RASE_R;
+    return (uint8_t *)group + start + 4 * RASE_R;
+}
 
 /* Both nibbles of a vector in turn, so that one load serves two steps. */
 TEMPLATE int block256_step(const block256 f, int step) {
     return f.in_order ? step : (step & 1) * (f.sub / 8) + step / 2;
+}
+
+/* CALL with h = 0 ... for every four sub-blocks. */
+#define BLOCK256_FOURS(f, CALL)                                                       \
+    if ((f).fixed) {                                                                  \
+        UNROLL(h, 64 / (f).sub) { CALL; }                                             \
+    } else {                                                                          \
+        for (int h = 0; h < 64 / (f).sub; h++) { CALL; }                                \
+    }
+
+TEMPLATE int block256_vector(const block256 f, int v0, int v1, int step) {
+    return v1 - v0 < f.sub / 4 ? v0 + step : block256_step(f, step);
 }
 
 TEMPLATE rf block256_d(const block256 f, const uint16_t *halves) {
@@ -73,7 +101,7 @@ TEMPLATE void block256_codes(const block256 f, const uint8_t *block, const rb *s
     rp dot[2 * DOT_TILE];
     UNROLL(t, 2 * n) dot[t] = rp_begin(ri_zero());
     UNROLL(step, v1 - v0) {
-        const int v = v0 ? v0 + step : v1 < f.sub / 4 ? step : block256_step(f, step);
+        const int v = block256_vector(f, v0, v1, step);
         rb w = f.codes(block, h, i, v);
         UNROLL(t, 2 * n) dot[t] = rp_dot_u8(dot[t], w, q + t * cols + i * f.sub + 4 * v);
         if ((step + 1) % RP_CALLS(f.max) == 0 || step + 1 == v1 - v0) {
@@ -85,186 +113,160 @@ TEMPLATE void block256_codes(const block256 f, const uint8_t *block, const rb *s
     }
 }
 
-TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols, const rase_act *act, int64_t row,
-                            const int n, float *out, int64_t out_stride) {
-    const int64_t blocks = cols / 256;
+/* What a tile of n rows keeps of the block that it is at. */
+typedef struct {
+    const uint8_t *block;         /* its scales and codes */
+    const int8_t *q;              /* activations, a row's halves one after another, `stride` bytes apart */
+    int64_t stride, blocks;
+    const int16_t *sides; /* of row 0 */
+    rb scales[4];
+    rf d[DOT_TILE], acc[DOT_TILE];           /* d * da of each row */
+    ri sum[2 * DOT_TILE], less[DOT_TILE];    /* of the run: both halves (or only the first, which holds both), and what the offset takes */
+} block256_state;
+
+/* The end of a run, or not: `end` depths of sub-blocks 4h ... are done. */
+TEMPLATE void block256_run(const block256 f, block256_state *s, const int joined, const int n, int h, const int end) {
+    if (f.run <= 4 * f.sub ? end % f.run : end < 4 * f.sub || (h + 1) * end % f.run) return;
+    UNROLL(t, n) {
+        ri all = joined ? s->sum[2 * t] : ri_sub(ri_join(s->sum[2 * t], s->sum[2 * t + 1]), s->less[t]);
+        s->acc[t] = rf_fma(rf_from_ri(all), s->d[t], s->acc[t]);
+        s->sum[2 * t] = s->sum[2 * t + 1] = s->less[t] = ri_zero();
+    }
+}
+
+/* Sub-blocks 4h to 4h + 3. */
+TEMPLATE void block256_four_subs(const block256 f, block256_state *s, const int n, const int h) {
     const int sub_bytes = (int)block256_bytes(f) * f.sub / 256; /* a sub-block's share of the stream */
     const int part = f.run < f.sub ? f.run : f.sub;             /* depths between two chances of a run's end */
     const int offset = f.max > 127 && !RP_WIDE ? f.offset - 128 : f.offset;
+    UNROLL(i, 4) {
+        read_ahead(s->block + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
+        UNROLL(e, f.sub / part) {
+            const int at = (4 * h + i) * f.sub + e * part; /* of the block */
+            block256_codes(f, s->block, s->scales, h, i, e * part / 4, (e + 1) * part / 4, s->q + 4 * h * f.sub, s->stride, n, s->sum);
+            if (offset) {
+                ri scale = ri_mul(ri_byte_i8(s->scales[h], i), ri_set1(offset));
+                UNROLL(t, n)
+                    s->less[t] = ri_add(s->less[t], ri_mul(scale, ri_set1(side_sum(s->sides + t * s->blocks * RASE_SIDES, at / 16, part))));
+            }
+            block256_run(f, s, 0, n, h, i * f.sub + (e + 1) * part);
+        }
+    }
+}
+
+#if RP_INT32
+/* The same where dot products are int32 from the start: offset and halves go before the scale, which spares one multiplication a row
+ * and the offset's own sum. Several parts side by side, so that a dot product seldom waits for the one before it. */
+TEMPLATE void block256_joined(const block256 f, block256_state *s, const int n, const int h) {
+    const int sub_bytes = (int)block256_bytes(f) * f.sub / 256, part = f.run < f.sub ? f.run : f.sub, vectors = part / 4;
+    const int parts = 4 * f.sub / part, side = n > 1 ? 1 : vectors == 4 ? 4 : 2; /* parts in all; side by side */
+    const int8_t *q = s->q + 4 * h * f.sub;
+    UNROLL(first, parts / side) {
+        rp dot[4][2 * DOT_TILE];
+        UNROLL(j, side) {
+            const int at = (first * side + j) * part, i = at / f.sub;
+            if (at % f.sub == 0) read_ahead(s->block + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
+            UNROLL(t, n) {
+                const int16_t *sides = s->sides + t * s->blocks * RASE_SIDES + (4 * h * f.sub + at) / 16 * (part == 16 ? 2 : 1) + (part == 16 ? 0 : 32);
+                dot[j][2 * t] = rp_begin(ri_zero());
+                dot[j][2 * t + 1] = rp_begin(f.offset ? ri_dot_rh(ri_zero(), rh_set2(-f.offset, -128 * f.offset), sides) : ri_zero());
+            }
+        }
+        rb turned[4][4];
+        UNROLL(step, vectors) {
+            UNROLL(j, side) {
+                const int at = (first * side + j) * part, i = at / f.sub, v = at % f.sub / 4 + (part < f.sub ? step : block256_step(f, step));
+                if (f.turned && step % 4 == 0) f.turned(s->block, h, i, step / 4, turned[j]);
+                rb w = f.turned ? turned[j][step % 4] : f.codes(s->block, h, i, v);
+                UNROLL(t, 2 * n) dot[j][t] = rp_dot_u8(dot[j][t], w, q + t * s->stride + i * f.sub + 4 * v);
+            }
+        }
+        UNROLL(j, side) {
+            const int at = (first * side + j) * part, i = at / f.sub;
+            ri scale = f.signed_scales ? ri_byte_i8(s->scales[h], i) : ri_byte_u8(s->scales[h], i);
+            UNROLL(t, n) {
+                ri all = ri_join(rp_end(dot[j][2 * t], ri_zero()), rp_end(dot[j][2 * t + 1], ri_zero()));
+                s->sum[2 * t] = ri_add(s->sum[2 * t], ri_mul(all, scale));
+            }
+            block256_run(f, s, 1, n, h, at + part);
+        }
+    }
+}
+#define BLOCK256_FOUR_SUBS(f, s, n, h)                                   \
+    if ((f).max > 127 && !RP_WIDE) block256_four_subs(f, s, n, h);       \
+    else block256_joined(f, s, n, h);
+#else
+#define BLOCK256_FOUR_SUBS(f, s, n, h) block256_four_subs(f, s, n, h);
+#endif
+
+TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols, const rase_act *act, int64_t row,
+                            const int n, float *out, int64_t out_stride) {
+    const int64_t blocks = cols / 256;
     const int8_t *q = act->q + 2 * row * cols;
     const float *da = act->d + row * blocks;
-    const int16_t *sides = act->sides + row * blocks * RASE_SIDES;
-    rf acc[DOT_TILE];
-    UNROLL(t, n) acc[t] = rf_zero();
-    for (int64_t b = 0; b < blocks; b++, group += block256_bytes(f), sides += RASE_SIDES) {
-        const uint16_t *halves = (const uint16_t *)group;
-        const uint8_t *block = group + block256_halves(f);
+#if RB_PERMUTE
+    int8_t turned[2 * DOT_TILE * 256] __attribute__((aligned(64)));
+#endif
+    block256_state s;
+    s.blocks = blocks, s.sides = act->sides + row * blocks * RASE_SIDES;
+    UNROLL(t, n) s.acc[t] = rf_zero();
+    for (int64_t b = 0; b < blocks; b++, q += 256, s.sides += RASE_SIDES) {
+        const uint16_t *halves = (const uint16_t *)block256_start(f, group, b);
         rf d = block256_d(f, halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
-        ri sum[2 * DOT_TILE], less[DOT_TILE]; /* of the run: both halves, and what the offset takes */
-        UNROLL(t, 2 * n) sum[t] = ri_zero();
-        UNROLL(t, n) less[t] = ri_zero();
-        rb scales[4];
-        f.scales(block, scales);
-        for (int h = 0; h < 64 / f.sub; h++) {
-            UNROLL(i, 4) {
-                read_ahead(group + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
-                UNROLL(e, f.sub / part) {
-                    block256_codes(f, block, scales, h, i, e * part / 4, (e + 1) * part / 4, q, cols, n, sum);
-                    if (offset) {
-                        ri scale = ri_mul(ri_byte_i8(scales[h], i), ri_set1(offset));
-                        UNROLL(t, n) {
-                            int32_t of = side_sum(sides + t * blocks * RASE_SIDES, ((4 * h + i) * f.sub + e * part) / 16, part);
-                            less[t] = ri_add(less[t], ri_mul(scale, ri_set1(of)));
-                        }
-                    }
-                    const int end = i * f.sub + (e + 1) * part; /* of the four sub-blocks */
-                    if (f.run <= 4 * f.sub ? end % f.run == 0 : end == 4 * f.sub && (h + 1) * end % f.run == 0) {
-                        UNROLL(t, n) {
-                            ri all = ri_add(ri_mul(sum[2 * t], ri_set1(RASE_HALF)), sum[2 * t + 1]);
-                            if (offset) all = ri_sub(all, less[t]);
-                            acc[t] = rf_fma(rf_from_ri(all), rf_mul(d, rf_set1(da[t * blocks + b])), acc[t]);
-                            sum[2 * t] = sum[2 * t + 1] = less[t] = ri_zero();
-                        }
-                    }
-                }
-            }
-            q += 4 * f.sub;
+        s.block = block256_rest(f, group, b), s.q = q, s.stride = cols;
+        UNROLL(t, 2 * n) s.sum[t] = ri_zero();
+        UNROLL(t, n) s.less[t] = ri_zero(), s.d[t] = rf_mul(d, rf_set1(da[t * blocks + b]));
+        f.scales(s.block, s.scales);
+#if RB_PERMUTE
+        if (f.turned) {
+            UNROLL(t, 2 * n)
+                UNROLL(v, 256 / VECTOR) rb_store((uint8_t *)turned + 256 * t + v * VECTOR, rb_turn(rb_load((const uint8_t *)q + t * cols + v * VECTOR)));
+            s.q = turned, s.stride = 256;
         }
+#endif
+        BLOCK256_FOURS(f, BLOCK256_FOUR_SUBS(f, &s, n, h))
         if (f.has_minimum) {
-            f.minimums(block, scales);
+            f.minimums(s.block, s.scales);
             UNROLL(t, n) {
-                const int16_t *of = sides + t * blocks * RASE_SIDES + (f.sub == 16 ? 0 : 32);
+                const int16_t *of = s.sides + t * blocks * RASE_SIDES + (f.sub == 16 ? 0 : 32);
                 ri side = ri_zero();
-                UNROLL(e, 256 / f.sub) side = ri_dot_rh(side, rh_side(scales[e / 4], e % 4), of + 2 * e);
-                acc[t] = rf_fnma(rf_mul(dmin, rf_set1(da[t * blocks + b])), rf_from_ri(side), acc[t]);
+                UNROLL(e, 256 / f.sub) side = ri_dot_rh(side, rh_side(s.scales[e / 4], e % 4), of + 2 * e);
+                s.acc[t] = rf_fnma(rf_mul(dmin, rf_set1(da[t * blocks + b])), rf_from_ri(side), s.acc[t]);
             }
         }
     }
-    UNROLL(t, n) rf_store(out + t * out_stride, acc[t]);
+    UNROLL(t, n) rf_store(out + t * out_stride, s.acc[t]);
 }
 
-#ifdef RASE_WIDE_GROUPS
-/* One block to a panel of wide.h. */
-TEMPLATE void block256_wide(const block256 f, const uint8_t *group, wide_panel *panel) {
-    const uint16_t *halves = (const uint16_t *)group;
-    const uint8_t *block = group + block256_halves(f);
-    int16_t *to = panel->weights;
-    rb scales[4];
-    rf_store(panel->d, block256_d(f, halves));
-    f.scales(block, scales);
-    for (int h = 0; h < 64 / f.sub; h++) {
-        UNROLL(i, 4) {
-            rh scale = f.offset ? rh_twice_i8(scales[h], i) : rh_twice_u8(scales[h], i);
-            rh less = rh_mul(scale, rh_set1((int16_t)f.offset));
-            UNROLL(v, f.sub / 4) {
-                rb w = f.codes(block, h, i, v);
-                rh even = rh_mul(rh_even_u8(w), scale), odd = rh_mul(rh_odd_u8(w), scale);
-                rh_store(to, f.offset ? rh_sub(even, less) : even);
-                rh_store(to + 2 * RASE_R, f.offset ? rh_sub(odd, less) : odd);
-                to += 4 * RASE_R;
-            }
+#include "block256_many.h"
+
+TEMPLATE void block256_unpack_subs(const block256 f, const uint8_t *block, const rb *scales, const rb *minimums, rf d, rf dmin, const int h,
+                                   weight_put put, weight_sink *to) {
+    const int sub_bytes = (int)block256_bytes(f) * f.sub / 256;
+    UNROLL(i, 4) {
+        rf scale = rf_mul(d, rf_from_ri(f.signed_scales ? ri_byte_i8(scales[h], i) : ri_byte_u8(scales[h], i)));
+        rf less = rf_set1(-0.0f);
+        if (f.has_minimum) less = rf_sub(less, rf_mul(dmin, rf_from_ri(ri_byte_u8(minimums[h], i))));
+        read_ahead(block + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
+        UNROLL(v, f.sub / 4) {
+            rb w = f.codes(block, h, i, v);
+            rf code[4];
+            rf_codes(w, f.max, f.offset, code);
+            UNROLL(e, 4) put(to, f.has_minimum ? rf_fma(scale, code[e], less) : rf_mul(scale, code[e]), i * f.sub + 4 * v + e);
         }
-    }
-    if (f.has_minimum) {
-        rf_store(panel->minimum, rf_from_f16(halves + RASE_R));
-        f.minimums(block, scales);
-        UNROLL(s, 256 / f.sub) rh_store(panel->sides + 2 * s * RASE_R, rh_side(scales[s / 4], s % 4));
     }
 }
-#define BLOCK256_WIDE(NAME)                                                                                           \
-    static void NAME##_wide(const uint8_t *block, int count, wide_panel *panel) {        \
-        (void)count;                                                                     \
-        block256_wide(NAME, block, panel);                                               \
-    }
-#else
-#define BLOCK256_WIDE(NAME)
-#endif
-
-#ifdef RASE_FOUR_ROWS
-/* Four rows of activations, from `row` on: sums (4, R). */
-TEMPLATE void block256_four(const block256 f, const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) {
-    const int64_t blocks = cols / 256;
-    const int sub_bytes = (int)block256_bytes(f) * f.sub / 256, part = f.run < f.sub ? f.run : f.sub;
-    const float *da = act->d + row * blocks;
-    const int16_t *sides = act->sides + row * blocks * RASE_SIDES;
-    rf acc[4];
-    UNROLL(t, 4) acc[t] = rf_zero();
-    for (int64_t b = 0; b < blocks; b++, group += block256_bytes(f), sides += RASE_SIDES) {
-        const uint16_t *halves = (const uint16_t *)group;
-        const uint8_t *block = group + block256_halves(f);
-        rf d = block256_d(f, halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
-        ri sum[8];
-        UNROLL(t, 8) sum[t] = ri_zero();
-        rb scales[4];
-        f.scales(block, scales);
-        for (int h = 0; h < 64 / f.sub; h++) {
-            const int16_t *a = wide_at(act, cols, row, 256 * b + 4 * h * f.sub);
-            UNROLL(i, 4) {
-                read_ahead(group + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
-                rh scale = f.offset ? rh_twice_i8(scales[h], i) : rh_twice_u8(scales[h], i);
-                rh less = rh_mul(scale, rh_set1((int16_t)f.offset));
-                UNROLL(step, f.sub / 4) {
-                    const int v = part < f.sub ? step : block256_step(f, step), k = i * f.sub + 4 * v;
-                    rb w = f.codes(block, h, i, v);
-                    rh even = rh_mul(rh_even_u8(w), scale), odd = rh_mul(rh_odd_u8(w), scale);
-                    if (f.offset) even = rh_sub(even, less), odd = rh_sub(odd, less);
-                    four_dots(sum, even, odd, a + k / RASE_WIDE_COLS * WIDE_RUN + k % RASE_WIDE_COLS);
-                    const int end = i * f.sub + 4 * (step + 1); /* of the four sub-blocks */
-                    if (f.run <= 4 * f.sub ? end % f.run == 0 : end == 4 * f.sub && (h + 1) * end % f.run == 0) {
-                        UNROLL(t, 4) {
-                            acc[t] = rf_fma(rf_from_ri(ri_add(sum[t], sum[4 + t])), rf_mul(d, rf_set1(da[t * blocks + b])), acc[t]);
-                            sum[t] = sum[4 + t] = ri_zero();
-                        }
-                    }
-                }
-            }
-        }
-        if (f.has_minimum) {
-            f.minimums(block, scales);
-            ri side[4];
-            UNROLL(t, 4) side[t] = ri_zero();
-            UNROLL(e, 256 / f.sub) {
-                rh pair = rh_side(scales[e / 4], e % 4);
-                UNROLL(t, 4) side[t] = ri_dot_rh(side[t], pair, sides + t * blocks * RASE_SIDES + (f.sub == 16 ? 0 : 32) + 2 * e);
-            }
-            UNROLL(t, 4) acc[t] = rf_fnma(rf_mul(dmin, rf_set1(da[t * blocks + b])), rf_from_ri(side[t]), acc[t]);
-        }
-    }
-    UNROLL(t, 4) rf_store(sums + t * RASE_R, acc[t]);
-}
-#define BLOCK256_FOUR(NAME) \
-    static void NAME##_four(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) {      \
-        block256_four(NAME, group, cols, act, row, sums);                                                             \
-    }
-#else
-#define BLOCK256_FOUR(NAME)
-#endif
-
 /* (d * scale) * (code - offset), then - dmin * minimum, each operation rounded: the order of the format's definition. With a
  * minimum the products are exact (11 + 6 + 5 bits), so that one FMA rounds as the subtraction does. */
 TEMPLATE void block256_unpack(const block256 f, const uint8_t *group, int64_t k0, int64_t k1, weight_put put, weight_sink *to) {
-    const int sub_bytes = (int)block256_bytes(f) * f.sub / 256;
     for (int64_t b = k0 / 256; b < k1 / 256; b++) {
-        const uint8_t *start = group + (size_t)b * block256_bytes(f), *block = start + block256_halves(f);
-        const uint16_t *halves = (const uint16_t *)start;
+        const uint16_t *halves = (const uint16_t *)block256_start(f, group, b);
+        const uint8_t *block = block256_rest(f, group, b);
         rf d = block256_d(f, halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
         rb scales[4], minimums[4];
         f.scales(block, scales);
         if (f.has_minimum) f.minimums(block, minimums);
-        for (int h = 0; h < 64 / f.sub; h++) {
-            UNROLL(i, 4) {
-                rf scale = rf_mul(d, rf_from_ri(f.offset ? ri_byte_i8(scales[h], i) : ri_byte_u8(scales[h], i)));
-                rf less = rf_set1(-0.0f);
-                if (f.has_minimum) less = rf_sub(less, rf_mul(dmin, rf_from_ri(ri_byte_u8(minimums[h], i))));
-                read_ahead(start + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
-                UNROLL(v, f.sub / 4) {
-                    rb w = f.codes(block, h, i, v);
-                    rf code[4];
-                    rf_codes(w, f.max, f.offset, code);
-                    UNROLL(e, 4) put(to, f.has_minimum ? rf_fma(scale, code[e], less) : rf_mul(scale, code[e]), i * f.sub + 4 * v + e);
-                }
-            }
-        }
+        BLOCK256_FOURS(f, block256_unpack_subs(f, block, scales, minimums, d, dmin, h, put, to))
     }
 }
 
@@ -304,8 +306,8 @@ TEMPLATE rb spread_nibbles(rb x) {
     static size_t NAME##_group_bytes(int64_t cols) { return round_64((size_t)(cols / 256) * block256_bytes(NAME)); }    \
     static void NAME##_pack(const uint8_t *src, size_t row_bytes, int rows, int64_t cols, uint8_t *group) {             \
         memset(group, 0, NAME##_group_bytes(cols));                                                                     \
-        for (int64_t b = 0; b < cols / 256; b++, group += block256_bytes(NAME))                                         \
-            src += NAME##_pack_block(src, row_bytes, rows, group, group + block256_halves(NAME));                       \
+        for (int64_t b = 0; b < cols / 256; b++)                                                                        \
+            src += NAME##_pack_block(src, row_bytes, rows, block256_start(NAME, group, b), block256_rest(NAME, group, b)); \
     }                                                                                                                   \
     TEMPLATE void NAME##_unpack(const uint8_t *group, int64_t k0, int64_t k1, weight_put put, weight_sink *to) {        \
         block256_unpack(NAME, group, k0, k1, put, to);                                                                  \

@@ -1,35 +1,22 @@
-/* What the IQ1, IQ2 and IQ3 formats share: indices into a codebook, signs, odd scales.
+/* What the IQ formats share: indices into a codebook, signs, odd scales. turned.h has another way, for codebooks that fit registers.
  *
- * Indices keep the file's order: four low bytes a vector. Signs of a block: pairs of vectors Z0, Z1 for each 64 depths, bit b of
- * byte i for depths 8b + i (Z0) and 8b + 4 + i (Z1). Where the file stores seven signs of eight, the last makes the number of
- * minus signs even: byte 3 of Z1 follows from the seven others, and holds something else. */
+ * Indices keep the file's order: four low bytes a vector; entries are gathered from memory. Signs of a block: pairs of vectors Z0,
+ * Z1 for each 64 depths, bit b of byte i for depths 8b + i (Z0) and 8b + 4 + i (Z1). Where the file stores seven signs of eight,
+ * the last makes the number of minus signs even: byte 3 of Z1 follows from the seven others, and holds something else. */
 #ifndef RASE_QUANTS_CODEBOOK_H
 #define RASE_QUANTS_CODEBOOK_H
 
 #include "block256.h"
 
-/* Byte i of vector `words` as a number per row. */
-TEMPLATE rb index_byte(const uint8_t *words, int i) {
-    rb x = rb_load(words);
-    return i == 3 ? rb_lane_shr(x, 24) : rb_and(i ? rb_lane_shr(x, 8 * i) : x, rb_lanes(255));
+#define WORD(x) x,
+#define GRID(NAME, LIST) static const uint32_t NAME##_grid[] = {LIST(WORD)};
+
+TEMPLATE rb move_lane(rb x, int field, int at) {
+    return field > at ? rb_lane_shr(x, field - at) : field < at ? rb_lane_shl(x, at - field) : x;
 }
 /* Bits `field` and up of every lane to bit `at` and up; mask says which to keep. */
 TEMPLATE rb move_lane_bits(rb x, int field, int at, uint32_t mask) {
-    rb moved = field > at ? rb_lane_shr(x, field - at) : field < at ? rb_lane_shl(x, at - field) : x;
-    return rb_and(moved, rb_lanes(mask));
-}
-
-/* 0 or `value` in every byte: the sign of depths 4v to 4v + 3 of group `bit` (8 depths) of Z0 (half 0) or Z1. */
-TEMPLATE rb sign_bits(const uint8_t *z, int half, int bit, int at) { return move_bits(rb_load(z + half * VECTOR), bit, at, (uint8_t)(1 << at)); }
-TEMPLATE rb even_sign_bits(const uint8_t *z, int half, int bit, int at) {
-    rb x = rb_load(z + half * VECTOR);
-    if (half) {
-        rb seven = rb_and(x, rb_lanes(0x00ffffff)), all = rb_xor(seven, rb_load(z));
-        all = rb_xor(all, rb_lane_shl(all, 16));
-        all = rb_xor(all, rb_lane_shl(all, 8)); /* byte 3: the exclusive or of all four */
-        x = rb_or(seven, rb_and(all, rb_lanes(0xff000000)));
-    }
-    return move_bits(x, bit, at, (uint8_t)(1 << at));
+    return rb_and(move_lane(x, field, at), rb_lanes(mask));
 }
 
 /* 32 bytes of signs of one row to its lanes of Z0, Z1 of each 64 depths; with `top` (4 bytes) that becomes byte 3 of Z1. */
@@ -44,6 +31,13 @@ static void pack_signs(const uint8_t *signs, const uint8_t *top, uint8_t *lane) 
         memcpy(lane, &x, 4);
         memcpy(lane + VECTOR, (uint8_t *)&x + 4, 4);
     }
+}
+/* Z0 (half 0) or Z1 with eight signs for each entry, where byte 3 of Z1 says something else. */
+TEMPLATE rb even_pair(const uint8_t *z, int half) {
+    if (!half) return rb_load(z);
+    rb seven = rb_and(rb_load(z + VECTOR), rb_lanes(0x00ffffff)), all = rb_xor(seven, rb_load(z));
+    all = rb_xor(all, rb_lane_shl(all, 16));
+    return rb_mix(seven, rb_xor(all, rb_lane_shl(all, 8)), 0xff000000); /* byte 3: the exclusive or of all four */
 }
 
 /* 2s + 1 of four-bit scales: they count in halves. Field h of the bytes of a vector is the nibble. */
@@ -63,9 +57,58 @@ static void pack_scales_8(const uint8_t *scales, uint8_t *lane) {
     for (int i = 0; i < 4; i++)
         lane[i] = (uint8_t)((scales[i / 2] >> 4 * (i & 1) & 15) | (scales[2 + i / 2] >> 4 * (i & 1) & 15) << 4);
 }
+/* Four-bit scales in byte 3 of the second vector of each pair. */
+TEMPLATE void pair_scales(const uint8_t *pairs, rb *out) {
+    rb all = rb_lanes(0);
+    UNROLL(i, 4) {
+        rb top = rb_and(rb_load(pairs + (2 * i + 1) * VECTOR), rb_lanes(0xff000000));
+        all = rb_or(all, i < 3 ? rb_lane_shr(top, 24 - 8 * i) : top);
+    }
+    UNROLL(h, 2) out[h] = odd_scales(all, h);
+}
+/* The other way: 8 words of four times seven signs and a scale, `stride` bytes apart in the file, to pairs. */
+static void pack_sign_pairs(const uint8_t *words, int stride, uint8_t *lane) {
+    uint8_t signs[32], top[4] = {0};
+    for (int s = 0; s < 8; s++) {
+        uint32_t word;
+        memcpy(&word, words + stride * s, 4);
+        for (int k = 0; k < 4; k++) signs[4 * s + k] = word >> 7 * k & 127;
+        top[s & 3] |= (uint8_t)(word >> 28 << 4 * (s / 4));
+    }
+    pack_signs(signs, top, lane);
+}
 
-/* Codes of the IQ2 formats from an entry's nibbles, odd vectors the high ones, and signs at bit 2: 43 + or - 8, 25, 43. */
-static const uint8_t iq2_values[16] = {51, 68, 86, 0, 35, 18, 0};
-TEMPLATE rb iq2_codes(rb entry, int v, rb sign) { return rb_lookup(iq2_values, rb_or(v & 1 ? nibbles(entry, 1) : nibbles(entry, 0), sign)); }
+/* Tables CODE(level, sign) by a byte whose bits from LEVEL on are a level and bit SIGN a sign; CODE ignores other bits of `level`. */
+#define CODE_AT(CODE, LEVEL, SIGN, X) CODE((X) >> (LEVEL), (X) >> (SIGN) & 1)
+#define CODES_4(CODE, LEVEL, SIGN, X)                                                                                       \
+    CODE_AT(CODE, LEVEL, SIGN, X), CODE_AT(CODE, LEVEL, SIGN, (X) + 1), CODE_AT(CODE, LEVEL, SIGN, (X) + 2),                 \
+        CODE_AT(CODE, LEVEL, SIGN, (X) + 3)
+#define CODES_16(CODE, LEVEL, SIGN, X)                                                                                      \
+    CODES_4(CODE, LEVEL, SIGN, X), CODES_4(CODE, LEVEL, SIGN, (X) + 4), CODES_4(CODE, LEVEL, SIGN, (X) + 8),                 \
+        CODES_4(CODE, LEVEL, SIGN, (X) + 12)
+#define CODES_64(CODE, LEVEL, SIGN)                                                                                         \
+    {CODES_16(CODE, LEVEL, SIGN, 0), CODES_16(CODE, LEVEL, SIGN, 16), CODES_16(CODE, LEVEL, SIGN, 32),                       \
+     CODES_16(CODE, LEVEL, SIGN, 48)}
+
+/* IQ2: 43 + or - 8, 25, 43. */
+#define IQ2_LEVEL(level) (((level) & 3) == 0 ? 8 : ((level) & 3) == 1 ? 25 : 43)
+#define IQ2_CODE(level, sign) ((sign) ? 43 - IQ2_LEVEL(level) : 43 + IQ2_LEVEL(level))
+
+/* Codes of vector v of an entry, whose odd vectors are the high nibbles, with signs at `bit` of z, which is Z0 or Z1 as v is even or odd. */
+#if RB_PERMUTE
+/* By odd or even vector, and where the sign was moved to: 2 or 3 beside levels at 0, 0 or 1 beside levels at 4. */
+static const uint8_t iq2_codes[2][2][64] = {{CODES_64(IQ2_CODE, 0, 2), CODES_64(IQ2_CODE, 0, 3)},
+                                            {CODES_64(IQ2_CODE, 4, 0), CODES_64(IQ2_CODE, 4, 1)}};
+TEMPLATE rb iq2_entry_codes(rb entry, int v, rb z, const int bit) {
+    const int at = (v & 1 ? 0 : 2) + (bit & 1);
+    rb moved = at > bit ? rb_shl(z, at - bit) : at < bit ? rb_shr(z, bit - at) : z;
+    return rb_lookup_64(iq2_codes[v & 1][bit & 1], rb_mix(entry, moved, 0x01010101u << at));
+}
+#else
+static const uint8_t iq2_codes[16] = {CODES_16(IQ2_CODE, 0, 2, 0)};
+TEMPLATE rb iq2_entry_codes(rb entry, int v, rb z, const int bit) {
+    return rb_lookup(iq2_codes, rb_or(nibbles(entry, v & 1), move_bits(z, bit, 2, 4)));
+}
+#endif
 
 #endif

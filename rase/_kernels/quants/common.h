@@ -3,7 +3,8 @@
  * Packed group of R rows (quantised formats): its blocks of R rows one after the other, padded to 64 bytes. One block:
  *   halves  [1 or 2][R] float16: the scale d, then the minimum where the format has one
  *   codes   [code_bytes / 4][R][4] bytes: vectors of R rows x 4 bytes, so that one load feeds one integer dot step
- * Nothing is widened: a packed matrix is as large as the file's, but for the last group's zero rows and the 64-byte padding.
+ * Nothing is widened but IQ1 (iq1.h): a packed matrix is as large as the file's, but for the last group's zero rows and the 64-byte
+ * padding.
  * Everything is read once and in ascending order: decode from memory falls to a half or a third where a second stream (scales
  * or bit planes kept apart) breaks that order, since the processor then stops fetching ahead (measured on Zen 4). */
 #ifndef RASE_QUANTS_COMMON_H
@@ -74,11 +75,9 @@ TEMPLATE rb move_bits(rb x, int field, int at, uint8_t mask) {
 /* The 4-bit codes of a vector pair: low nibbles are the lower half of the depths, high nibbles the upper. */
 TEMPLATE rb nibbles(rb x, int upper) { return upper ? move_bits(x, 4, 0, 0x0f) : rb_and(x, rb_set1(0x0f)); }
 
-/* acc + d * da * (254 * high + low), where 254 * high + low fits int32: the exact sum enters by one FMA (rule R2). Shifts keep
- * the multipliers free for the dot products. */
+/* acc + d * da * (254 * high + low), where 254 * high + low fits int32: the exact sum enters by one FMA (rule R2). */
 TEMPLATE rf join_exact(rf acc, ri high, ri low, rf d, float da) {
-    ri sum = ri_add(ri_sub(ri_shl(high, 8), ri_shl(high, 1)), low);
-    return rf_fma(rf_from_ri(sum), rf_mul(d, rf_set1(da)), acc);
+    return rf_fma(rf_from_ri(ri_join(high, low)), rf_mul(d, rf_set1(da)), acc);
 }
 
 /* Lines of the weights that lie ahead, from memory to the second-level cache and from there to the first. Decode reads every byte
@@ -151,7 +150,7 @@ enum { DOT_TILE = RASE_DOT_TILE };
 
 /* `dot` of one or two activation rows: NAME_tile(group, cols, act, first row, constant row count, out, out_stride); a group stays
  * in the cache while they pass. More rows go the way of wide.h: four at a time by NAME_four(group, cols, act, first row, sums), or
- * many by NAME_wide(blocks, count, panel). `row` from NAME_panel: a row costs R times its share, which a gather of embeddings never
+ * many by NAME_wide(group, first block, count, panel). `row` from NAME_panel: a row costs R times its share, which a gather of embeddings never
  * feels. */
 #ifdef RASE_WIDE_GROUPS
 #include "wide.h"

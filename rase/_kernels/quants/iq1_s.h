@@ -1,36 +1,36 @@
-/* IQ1_S: weight = (d / 8 * scale) * (code - 9), code = 8 * level + (0 or 2): 8 sub-blocks of 32, scale 1, 3 .. 15, entries of 8
- * out of 2048. Packed block: R d; 8 vectors of indices; 4 vectors of two 16-bit words, one per sub-block: four upper triples of
- * indices, the scale, and whether the weights lie above the codebook's. Accumulator and bound: block256.h. */
+/* IQ1_S: weight = (d / 8 * scale) * (code - 9), code = 8 * level + (0 or 2): 8 sub-blocks of 32, scale 1, 3 .. 15. Packed block:
+ * R d; 13 vectors of levels (trits.h); a vector of nibbles, that of sub-block 4h + i is number h of byte i: three bits of the scale, and
+ * whether the weights lie above the codebook's. Accumulator and bound: block256.h. */
 #ifndef RASE_QUANTS_IQ1_S_H
 #define RASE_QUANTS_IQ1_S_H
 
-#include "codebook.h"
-#include "grid_iq1.h"
+#include "iq1.h"
 
 TEMPLATE void iq1_s_scales(const uint8_t *block, rb *out) {
-    UNROLL(h, 2) { /* bits 12 to 14 of each word to bit 1 and up of its byte */
-        rb a = rb_load(block + (8 + 2 * h) * VECTOR), b = rb_load(block + (9 + 2 * h) * VECTOR);
-        rb low = rb_or(move_lane_bits(a, 12, 1, 0x0e), move_lane_bits(a, 28, 9, 0x0e00));
-        rb high = rb_or(move_lane_bits(b, 12, 17, 0x0e0000), move_lane_bits(b, 28, 25, 0x0e000000));
-        out[h] = rb_or(rb_or(low, high), rb_set1(1));
-    }
+    rb nibbles = rb_load(block + TRIT_VECTORS * VECTOR);
+    UNROLL(h, 2) out[h] = rb_or(move_bits(nibbles, 4 * h, 1, 0x0e), rb_set1(1));
 }
 TEMPLATE rb iq1_s_codes(const uint8_t *block, int h, int i, int v) {
-    rb word = rb_load(block + (8 + 2 * h + i / 2) * VECTOR);
-    const int start = 16 * (i & 1);
-    rb high = move_lane_bits(word, start + 3 * (v / 2), 8, 0x700);
-    rb entry = rb_grid(iq1_grid, rb_or(index_byte(block + (4 * h + i) * VECTOR, v / 2), high));
-    rb above = rb_and(rb_lane_sign(i & 1 ? word : rb_lane_shl(word, 16)), rb_set1(2));
-    return rb_or(move_bits(entry, 4 * (v & 1), 3, 0x18), above);
+    return iq1_codes(block, 8 * (4 * h + i) + v, rb_load(block + TRIT_VECTORS * VECTOR), 8 * i + 4 * h + 3);
 }
-static const block256 iq1_s = {48, 32, 18, 9, 0, iq1_s_scales, NULL, iq1_s_codes, 3, 256, 1};
+static const block256 iq1_s = {TRIT_BYTES + 4, 32, 18, 9, 0, 0, 0, iq1_s_scales, NULL, iq1_s_codes, 3, 256, 1, 1, NULL};
 
-/* File block: d, low bytes of the indices[32], words[8] of 16 bits whose uppermost means below. */
+/* File block: d, low bytes of the indices[32], words[8] of 16 bits: four upper triples of indices, the scale, and whether the weights lie
+ * below. */
 static int iq1_s_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {
     pack_halves(src, row_bytes, rows, 1, halves);
-    pack_words(src + 2, row_bytes, rows, 12, block);
-    for (int w = 8; w < 12; w++)
-        for (int r = 0; r < RASE_R; r++) block[w * VECTOR + 4 * r + 1] ^= 0x80, block[w * VECTOR + 4 * r + 3] ^= 0x80;
+    for (int r = 0; r < rows; r++, src += row_bytes) {
+        uint16_t indices[32];
+        uint8_t levels[256], *nibbles = block + TRIT_VECTORS * VECTOR + 4 * r;
+        for (int s = 0; s < 8; s++) {
+            uint16_t word;
+            memcpy(&word, src + 34 + 2 * s, 2);
+            for (int k = 0; k < 4; k++) indices[4 * s + k] = (uint16_t)(src[2 + 4 * s + k] | (word >> 3 * k & 7) << 8);
+            nibbles[s % 4] |= (uint8_t)(((word >> 12) ^ 8) << 4 * (s / 4));
+        }
+        iq1_levels(indices, levels);
+        pack_trits(levels, block + 4 * r);
+    }
     return 50;
 }
 

@@ -7,16 +7,19 @@
 #include "codebook.h"
 #include "grid_iq2.h"
 
+GRID(iq2_s, IQ2_S_GRID_LIST)
+
 TEMPLATE void iq2_s_scales(const uint8_t *block, rb *out) {
     UNROLL(h, 4) out[h] = odd_scales(rb_load(block + h / 2 * VECTOR), h & 1);
 }
 TEMPLATE rb iq2_s_codes(const uint8_t *block, int h, int i, int v) {
     const int g = 2 * i + v / 2;
-    rb low = index_byte(block + (2 + 2 * h + i / 2) * VECTOR, 2 * (i & 1) + v / 2);
-    rb high = move_lane_bits(rb_from_u16(block + 18 * VECTOR + h * 2 * RASE_R), 2 * g, 8, 0x300);
-    return iq2_codes(rb_grid(iq2_s_grid, rb_or(low, high)), v, sign_bits(block + (10 + 2 * h) * VECTOR, v & 1, g, 2));
+    rb low = rb_byte(rb_load(block + (2 + 2 * h + i / 2) * VECTOR), 2 * (i & 1) + v / 2);
+    rb high = move_lane(rb_from_u16(block + 18 * VECTOR + h * 2 * RASE_R), 2 * g, 8);
+    rb entry = rb_grid(iq2_s_grid, rb_mix(low, high, 0x300));
+    return iq2_entry_codes(entry, v, rb_load(block + (10 + 2 * h + (v & 1)) * VECTOR), g);
 }
-static const block256 iq2_s = {80, 16, 86, 43, 0, iq2_s_scales, NULL, iq2_s_codes, 3, 32, 1};
+static const block256 iq2_s = {80, 16, 86, 43, 0, 0, 0, iq2_s_scales, NULL, iq2_s_codes, 3, 32, 1, 0, NULL};
 
 /* File block: d, low bytes of the indices[32], signs[32], upper pairs[8], scales[8]. */
 static int iq2_s_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -7,17 +7,19 @@
 #include "codebook.h"
 #include "grid_iq2.h"
 
+GRID(iq2_xs, IQ2_XS_GRID_LIST)
+
 TEMPLATE void iq2_xs_scales(const uint8_t *block, rb *out) {
     UNROLL(h, 4) out[h] = odd_scales(rb_load(block + h / 2 * VECTOR), h & 1);
 }
 TEMPLATE rb iq2_xs_codes(const uint8_t *block, int h, int i, int v) {
     const uint8_t *z = block + (10 + 2 * h) * VECTOR;
     const int bit = 2 * i + v / 2;
-    rb low = index_byte(block + (2 + 2 * h + i / 2) * VECTOR, 2 * (i & 1) + v / 2);
-    rb ninth = move_lane_bits(rb_load(z + VECTOR), 24 + bit, 8, 256);
-    return iq2_codes(rb_grid(iq2_xs_grid, rb_or(low, ninth)), v, even_sign_bits(z, v & 1, bit, 2));
+    rb low = rb_byte(rb_load(block + (2 + 2 * h + i / 2) * VECTOR), 2 * (i & 1) + v / 2);
+    rb entry = rb_grid(iq2_xs_grid, rb_mix(low, rb_lane_shr(rb_load(z + VECTOR), 16 + bit), 256));
+    return iq2_entry_codes(entry, v, even_pair(z, v & 1), bit);
 }
-static const block256 iq2_xs = {72, 16, 86, 43, 0, iq2_xs_scales, NULL, iq2_xs_codes, 3, 32, 1};
+static const block256 iq2_xs = {72, 16, 86, 43, 0, 0, 0, iq2_xs_scales, NULL, iq2_xs_codes, 3, 32, 1, 0, NULL};
 
 /* File block: d; 16-bit words of an index (9 bits) and signs (7)[32]; scales[8]. */
 static int iq2_xs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

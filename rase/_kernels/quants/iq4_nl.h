@@ -7,6 +7,7 @@
 #include "iq4.h"
 
 TEMPLATE rb iq4_nl_codes(const uint8_t *codes, int v) { return rb_lookup(iq4_values, four_bits(codes, v)); }
-BLOCK32_FORMAT(iq4_nl, 20, 16, 241, 128, BLOCK32_SCALE, iq4_nl_codes)
+static const block32 iq4_nl = {16, 241, 128, BLOCK32_SCALE, 1, iq4_nl_codes};
+BLOCK32_FORMAT(iq4_nl, 20)
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "block32.h"
 
-BLOCK32_FORMAT(q4_0, 2, 16, 15, 8, 0, four_bits)
+static const block32 q4_0 = {16, 15, 8, BLOCK32_SCALE, 1, four_bits};
+BLOCK32_FORMAT(q4_0, 2)
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "block32.h"
 
-BLOCK32_FORMAT(q4_1, 3, 16, 15, 0, 1, four_bits)
+static const block32 q4_1 = {16, 15, 0, BLOCK32_MINIMUM, 1, four_bits};
+BLOCK32_FORMAT(q4_1, 3)
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "block32.h"
 
-BLOCK32_FORMAT(q5_0, 6, 20, 31, 16, 0, five_bits)
+static const block32 q5_0 = {20, 31, 16, BLOCK32_SCALE, 1, five_bits};
+BLOCK32_FORMAT(q5_0, 6)
 
 #endif

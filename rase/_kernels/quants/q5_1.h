@@ -5,6 +5,7 @@
 
 #include "block32.h"
 
-BLOCK32_FORMAT(q5_1, 7, 20, 31, 0, 1, five_bits)
+static const block32 q5_1 = {20, 31, 0, BLOCK32_MINIMUM, 1, five_bits};
+BLOCK32_FORMAT(q5_1, 7)
 
 #endif

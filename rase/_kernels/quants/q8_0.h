@@ -51,7 +51,8 @@ TEMPLATE void q8_0_tile(const uint8_t *group, int64_t cols, const rase_act *act,
 }
 
 #ifdef RASE_WIDE_GROUPS
-static void q8_0_wide(const uint8_t *block, int count, wide_panel *panel) {
+static void q8_0_wide(const uint8_t *group, int64_t first, int count, wide_panel *panel) {
+    const uint8_t *block = group + (size_t)first * 34 * RASE_R;
     int16_t *to = panel->weights;
     for (int b = 0; b < count; b++, block += 34 * RASE_R) {
         rf_store(panel->d + b * RASE_R, rf_from_f16((const uint16_t *)block));

@@ -33,7 +33,8 @@ typedef struct {
     size_t bytes;    /* of a packed block of R rows */
 } wide_kind;
 
-typedef void wide_unpack(const uint8_t *blocks, int count, wide_panel *panel);
+/* `count` blocks of a group, from block `first` on, to a panel. */
+typedef void wide_unpack(const uint8_t *group, int64_t first, int count, wide_panel *panel);
 /* Four rows of activations from `row`, a multiple of four, on, and their sums so far. */
 typedef struct {
     const rase_act *act;
@@ -148,7 +149,7 @@ static void wide_chunk(const uint8_t *groups, int count, size_t group_bytes, con
         const int depth = cols - k < WIDE_DEPTH ? (int)(cols - k) : WIDE_DEPTH, blocks = depth / kind->block;
         const size_t bytes = kind->bytes * (size_t)blocks;
         for (int j = 0; j < count; j++)
-            unpack(groups + (size_t)j * group_bytes + kind->bytes * (size_t)(k / kind->block), blocks, panels + j);
+            unpack(groups + (size_t)j * group_bytes, k / kind->block, blocks, panels + j);
         const int steps = (int)((last - start + ROWS - 1) / ROWS) * (WIDE_DEPTH / 16);
         const int lines = is_first ? (int)(bytes / 64 + (size_t)steps) / steps : 0;
         for (int64_t i = start; i < last; i += ROWS) {

@@ -157,6 +157,7 @@ static inline ri ri_add(ri x, ri y) { return _mm256_add_epi32(x, y); }
 static inline ri ri_sub(ri x, ri y) { return _mm256_sub_epi32(x, y); }
 static inline ri ri_mul(ri x, ri y) { return _mm256_mullo_epi32(x, y); }
 static inline ri ri_shl(ri x, int n) { return _mm256_slli_epi32(x, n); }
+static inline ri ri_join(ri a, ri b) { return ri_add(ri_sub(ri_shl(a, 8), ri_shl(a, 1)), b); }
 static inline ri ri_from_i8(const int8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 static inline ri ri_from_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 
@@ -212,6 +213,7 @@ static inline rh rh_odd_i8(rb x) { return _mm256_srai_epi16(x, 8); }
 static inline rh rh_mul(rh x, rh y) { return _mm256_mullo_epi16(x, y); }
 static inline rh rh_sub(rh x, rh y) { return _mm256_sub_epi16(x, y); }
 static inline rh rh_set1(int16_t x) { return _mm256_set1_epi16(x); }
+static inline rh rh_set2(int16_t x, int16_t y) { return _mm256_set1_epi32((int32_t)((uint16_t)x | (uint32_t)(uint16_t)y << 16)); }
 static inline rh rh_twice_u8(rb x, int i) { return avx2_spread(x, i, i); }
 static inline rh rh_twice_i8(rb x, int i) { return avx2_spread_signed(x, i, i); }
 

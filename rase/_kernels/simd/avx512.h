@@ -126,6 +126,11 @@ static inline ri ri_add(ri x, ri y) { return _mm512_add_epi32(x, y); }
 static inline ri ri_sub(ri x, ri y) { return _mm512_sub_epi32(x, y); }
 static inline ri ri_mul(ri x, ri y) { return _mm512_mullo_epi32(x, y); }
 static inline ri ri_shl(ri x, int n) { return _mm512_slli_epi32(x, (unsigned)n); }
+static inline ri ri_join(ri a, ri b) {
+    ri half = _mm512_set1_epi32(254);
+    __asm__("" : "+v"(half)); /* the compiler would multiply by shifts, for which there is one port instead of two */
+    return _mm512_add_epi32(_mm512_mullo_epi32(a, half), b);
+}
 static inline ri ri_from_i8(const int8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 static inline ri ri_from_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 
@@ -151,8 +156,11 @@ static inline rq rq_dot_s8(rq acc, rb w, const int8_t *a) {
 }
 static inline ri rq_end(rq acc) { return acc; }
 
-static inline ri ri_byte_u8(rb x, int i) {
-    return _mm512_and_si512(_mm512_srli_epi32(x, (unsigned)(8 * i)), _mm512_set1_epi32(255));
+static inline ri ri_byte_u8(rb x, int i) { /* one instruction each; i is a constant */
+    if (i == 0) return _mm512_and_si512(x, _mm512_set1_epi32(255));
+    if (i == 3) return _mm512_srli_epi32(x, 24);
+    const __m128i order = _mm_setr_epi32((int)0x80808000, (int)0x80808004, (int)0x80808008, (int)0x8080800c);
+    return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(_mm_add_epi32(order, _mm_set1_epi32(i))));
 }
 static inline ri ri_byte_i8(rb x, int i) { return _mm512_srai_epi32(_mm512_slli_epi32(x, (unsigned)(24 - 8 * i)), 24); }
 
@@ -213,6 +221,7 @@ static inline rh rh_odd_i8(rb x) { return _mm512_srai_epi16(x, 8); }
 static inline rh rh_mul(rh x, rh y) { return _mm512_mullo_epi16(x, y); }
 static inline rh rh_sub(rh x, rh y) { return _mm512_sub_epi16(x, y); }
 static inline rh rh_set1(int16_t x) { return _mm512_set1_epi16(x); }
+static inline rh rh_set2(int16_t x, int16_t y) { return _mm512_set1_epi32((int32_t)((uint16_t)x | (uint32_t)(uint16_t)y << 16)); }
 static inline rh rh_twice_u8(rb x, int i) { return _mm512_mullo_epi32(ri_byte_u8(x, i), _mm512_set1_epi32(0x10001)); }
 static inline rh rh_twice_i8(rb x, int i) {
     __m512i low = _mm512_and_si512(ri_byte_i8(x, i), _mm512_set1_epi32(0xffff));

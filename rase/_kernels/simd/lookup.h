@@ -12,6 +12,47 @@
 #define RP_WIDE 0
 #endif
 
+/* Whether rp is int32 from the start, not int16 that ri_mad_rp widens. */
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD)
+#define RP_INT32 1
+#else
+#define RP_INT32 0
+#endif
+
+/* Permutations of bytes between registers (AVX-512 VBMI, GFNI), for codebooks that fit them. */
+#if defined(__AVX512VBMI__) && defined(__GFNI__)
+#define RB_PERMUTE 1
+/* table[byte & 63] and table[byte] for every byte. */
+static inline rb rb_lookup_64(const uint8_t *table, rb index) { return _mm512_permutexvar_epi8(index, rb_load(table)); }
+static inline rb rb_lookup_256(const uint8_t *table, rb index) {
+    rb low = _mm512_permutex2var_epi8(rb_load(table), index, rb_load(table + 64));
+    rb high = _mm512_permutex2var_epi8(rb_load(table + 128), index, rb_load(table + 192));
+    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high);
+}
+/* x, but y where a bit of `bits` is set, one for each byte. */
+static inline rb rb_choose(const uint8_t *bits, rb x, rb y) {
+    uint64_t mask;
+    memcpy(&mask, bits, 8);
+    return _mm512_mask_blend_epi8(mask, x, y);
+}
+static inline rb rb_choose_top(rb top, rb x, rb y) { return _mm512_mask_blend_epi8(_mm512_movepi8_mask(top), x, y); }
+/* Byte i of a lane: its bits from a, b, c or d on, constants; beyond its ends others' bits follow. */
+static inline rb rb_fields(rb x, int a, int b, int c, int d) {
+    const uint64_t low = (uint64_t)(a & 63) | (uint64_t)(b & 63) << 8 | (uint64_t)(c & 63) << 16 | (uint64_t)(d & 63) << 24;
+    const uint64_t high = (uint64_t)((a + 32) & 63) | (uint64_t)((b + 32) & 63) << 8 | (uint64_t)((c + 32) & 63) << 16 |
+                          (uint64_t)((d + 32) & 63) << 24;
+    return _mm512_multishift_epi64_epi8(_mm512_set1_epi64((long long)(low | high << 32)), x);
+}
+/* Bit 7 of every byte becomes the exclusive or of the seven others. */
+static inline rb rb_even(rb x) { return _mm512_gf2p8affine_epi64_epi8(x, _mm512_set1_epi64(0x010204081020407f), 0); }
+/* The bytes of every 16 in the order 0 8 4 12, 1 9 5 13, and so on. */
+static inline rb rb_turn(rb x) {
+    return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15)));
+}
+#else
+#define RB_PERMUTE 0
+#endif
+
 /* rf_nibble(x, n): bits 4n to 4n + 3 of every lane as a number, n a constant. */
 #if defined(__AVX512BW__)
 static inline rf rf_nibble(rb x, int n) { /* a lookup by the low four bits of each lane, which saves the mask */
@@ -170,5 +211,22 @@ static inline rf rf_from_e8m0(const uint8_t *p) {
 #undef EACH_LANE
 #undef EACH_BYTE
 #endif
+
+/* x, but y where `lanes`, the same for all, has a bit. */
+static inline rb rb_mix(rb x, rb y, uint32_t lanes) {
+#if defined(__AVX512BW__)
+    return _mm512_ternarylogic_epi32(x, y, rb_lanes(lanes), 0xd8);
+#else
+    return rb_or(rb_and(x, rb_lanes(~lanes)), rb_and(y, rb_lanes(lanes)));
+#endif
+}
+/* Byte i, a constant, of every lane as a number. */
+static inline rb rb_byte(rb x, int i) {
+#if defined(__AVX512BW__)
+    return ri_byte_u8(x, i);
+#else
+    return i == 3 ? rb_lane_shr(x, 24) : rb_and(i ? rb_lane_shr(x, 8 * i) : x, rb_lanes(255));
+#endif
+}
 
 #endif

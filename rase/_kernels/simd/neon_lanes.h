@@ -148,6 +148,7 @@ static inline ri ri_add(ri x, ri y) { return PAIR_OF2(ri, vaddq_s32, x, y); }
 static inline ri ri_sub(ri x, ri y) { return PAIR_OF2(ri, vsubq_s32, x, y); }
 static inline ri ri_mul(ri x, ri y) { return PAIR_OF2(ri, vmulq_s32, x, y); }
 static inline ri ri_shl(ri x, int n) { return (ri){x.a << vdupq_n_s32(n), x.b << vdupq_n_s32(n)}; }
+static inline ri ri_join(ri a, ri b) { return ri_add(ri_sub(ri_shl(a, 8), ri_shl(a, 1)), b); }
 static inline ri neon_widen(int16x8_t x) { return (ri){vmovl_s16(vget_low_s16(x)), vmovl_high_s16(x)}; }
 static inline ri ri_from_i8(const int8_t *p) { return neon_widen(vmovl_s8(vld1_s8(p))); }
 static inline ri ri_from_u8(const uint8_t *p) { return neon_widen(vreinterpretq_s16_u16(vmovl_u8(vld1_u8(p)))); }
@@ -190,6 +191,7 @@ static inline rh rh_pair_u8(rb x, int p) { return (rh){neon_bytes(x, 2 * p, 0), 
 static inline rh rh_pair_i8(rb x, int p) {
     return (rh){vshrq_n_s16(neon_bytes(x, 2 * p, 8), 8), vshrq_n_s16(neon_bytes(x, 2 * p + 1, 8), 8)};
 }
+static inline rh rh_set2(int16_t x, int16_t y) { return (rh){vdupq_n_s16(x), vdupq_n_s16(y)}; }
 static inline rh rh_side(rb x, int i) { return (rh){neon_bytes(x, i, 0), neon_bytes(x, i, 7)}; }
 static inline ri ri_dot_rh(ri acc, rh w, const int16_t *a) {
     float two;

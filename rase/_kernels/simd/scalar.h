@@ -128,6 +128,8 @@ static inline ri ri_add(ri a, ri b) { ri r; LANES_R r.v[l] = WRAP(a.v[l], +, b.v
 static inline ri ri_sub(ri a, ri b) { ri r; LANES_R r.v[l] = WRAP(a.v[l], -, b.v[l]); return r; }
 static inline ri ri_mul(ri a, ri b) { ri r; LANES_R r.v[l] = WRAP(a.v[l], *, b.v[l]); return r; }
 static inline ri ri_shl(ri a, int n) { ri r; LANES_R r.v[l] = (int32_t)((uint32_t)a.v[l] << n); return r; }
+/* RASE_HALF * a + b, modulo 2^32. */
+static inline ri ri_join(ri a, ri b) { return ri_add(ri_sub(ri_shl(a, 8), ri_shl(a, 1)), b); }
 static inline ri ri_from_i8(const int8_t *p) { ri r; LANES_R r.v[l] = p[l]; return r; }
 static inline ri ri_from_u8(const uint8_t *p) { ri r; LANES_R r.v[l] = p[l]; return r; }
 
@@ -188,6 +190,12 @@ static inline rh rh_pair_i8(rb a, int p) {
 static inline rh rh_side(rb a, int i) {
     rh r;
     LANES_R r.v[2 * l] = a.v[4 * l + i], r.v[2 * l + 1] = (int16_t)(128 * a.v[4 * l + i]);
+    return r;
+}
+/* The same pair in every lane. */
+static inline rh rh_set2(int16_t x, int16_t y) {
+    rh r;
+    LANES_R r.v[2 * l] = x, r.v[2 * l + 1] = y;
     return r;
 }
 static inline ri ri_dot_rh(ri acc, rh w, const int16_t *a) {

@@ -1,0 +1,89 @@
+/* Codebooks in registers (RB_PERMUTE): two planes of a byte per entry that hold its levels side by side, looked up for 64 entries at
+ * once. A lane of four such bytes holds the levels of depths 0, 8, 4, 12 of 16, and three times more by moving on to the next field:
+ * "turned" codes, which meet activations in that order. Signs and scales stay as the file has them. */
+#ifndef RASE_QUANTS_TURNED_H
+#define RASE_QUANTS_TURNED_H
+
+#include "codebook.h"
+
+#if RB_PERMUTE
+/* A code by its byte: bits that belong to other depths do not matter. One table for each of four depths: where its level is, and
+ * its sign. The planes of IQ2 hold levels 1, 2, 0, 3 from bit 0 up (3 is moved down to bit 0), those of IQ3 levels 2, 0 and 3, 1. */
+typedef uint8_t turned_codes[4][64];
+#define IQ2_TURNED(CODE) {CODES_64(CODE, 4, 2), CODES_64(CODE, 0, 3), CODES_64(CODE, 2, 4), CODES_64(CODE, 0, 5)}
+#define IQ3_TURNED(CODE) {CODES_64(CODE, 3, 1), CODES_64(CODE, 3, 2), CODES_64(CODE, 0, 3), CODES_64(CODE, 0, 4)}
+#define IQ2_LOW(x) (((x) >> 8 & 3) | ((x) >> 16 & 3) << 2 | ((x) & 3) << 4 | ((x) >> 24 & 3) << 6),
+#define IQ2_HIGH(x) IQ2_LOW((x) >> 4)
+#define IQ3_LOW(x) (((x) >> 16 & 7) | ((x) & 7) << 3),
+#define IQ3_HIGH(x) (((x) >> 24 & 7) | ((x) >> 8 & 7) << 3),
+#define ONE_EACH(x) 1 +
+#define PLANES(NAME, LIST, LEVELS) static const uint8_t NAME##_planes[2][LIST(ONE_EACH) 0] = {{LIST(LEVELS##_LOW)}, {LIST(LEVELS##_HIGH)}};
+
+/* Scales above the signs of words: 2s + 1 of the uppermost four bits of vector 4h + i. */
+TEMPLATE void word_scales(const uint8_t *words, rb *out) {
+    UNROLL(h, 2) {
+        out[h] = rb_set1(1);
+        UNROLL(i, 4) out[h] = rb_mix(out[h], move_lane(rb_load(words + (4 * h + i) * VECTOR), 28, 8 * i + 1), 0x1eu << 8 * i);
+    }
+}
+/* The four signs of depths 0, 8, 4, 12 and the three that follow, of half e of the 32 depths of a lane's sign bytes, from bit `to` on. */
+TEMPLATE rb turned_signs(rb signs, const int e, const int to) {
+    const int start = 16 * e - to;
+    return rb_fields(signs, start, start + 8, start + 4, start + 12);
+}
+/* Eight signs of each entry from words of four times seven. */
+TEMPLATE rb even_signs(rb words) { return rb_even(rb_fields(words, 0, 7, 14, 21)); }
+
+/* IQ2: both planes of the four entries of 32 depths to turned codes of half e. */
+TEMPLATE void iq2_turned(const turned_codes codes, rb low, rb high, rb signs, const int e, rb *out) {
+    rb levels = e ? rb_mix(rb_lane_shr(low, 16), high, 0xffff0000) : rb_mix(low, rb_lane_shl(high, 16), 0xffff0000);
+    rb s = turned_signs(signs, e, 2);
+    UNROLL(j, 3) out[j] = rb_lookup_64(codes[j], rb_mix(levels, s, 0x04040404u << j));
+    out[3] = rb_lookup_64(codes[3], rb_mix(rb_shr(levels, 6), s, 0x20202020));
+}
+/* IQ3: of the four entries, in the order 0 2 1 3, of 16 depths, half e of a sign word. */
+TEMPLATE void iq3_turned(const turned_codes codes, rb low, rb high, rb signs, const int e, rb *out) {
+    rb s = turned_signs(signs, e, 1);
+    UNROLL(j, 4) out[j] = rb_lookup_64(codes[j], rb_mix(j & 1 ? high : low, s, 0x02020202u << j));
+}
+/* Vector v of the depths in order. */
+TEMPLATE rb turn_back(const rb *turned, int v) {
+    const int odd = v / 2, first = v & 1; /* depths 4v: byte 0, 2, 1, 3 of the turned lanes */
+    rb pair[2];
+    UNROLL(k, 2) {
+        rb x = turned[2 * k], y = turned[2 * k + 1];
+        pair[k] = odd ? rb_mix(rb_lane_shr(x, 8), y, 0xff00ff00) : rb_mix(x, rb_lane_shl(y, 8), 0xff00ff00);
+    }
+    return first ? rb_mix(rb_lane_shr(pair[0], 16), pair[1], 0xffff0000) : rb_mix(pair[0], rb_lane_shl(pair[1], 16), 0xffff0000);
+}
+/* The codes of a format with NAME_turned, in order. */
+#define TURNED_BACK(NAME)                                                                                                   \
+    TEMPLATE rb NAME##_codes(const uint8_t *block, int h, int i, int v) {                                                   \
+        rb turned[4];                                                                                                       \
+        NAME##_turned(block, h, i, v / 4, turned);                                                                          \
+        return turn_back(turned, v % 4);                                                                                    \
+    }
+
+/* 8 words of signs and a scale, `stride` bytes apart. */
+static void pack_sign_words(const uint8_t *words, int stride, uint8_t *lane) {
+    for (int s = 0; s < 8; s++) memcpy(lane + s * VECTOR, words + stride * s, 4);
+}
+/* Entries 0 1 2 3 of every lane in the order 0 2 1 3. */
+static void order_entries(uint8_t *words, int vectors) {
+    for (uint8_t *p = words; p < words + vectors * VECTOR; p += 4) {
+        uint8_t one = p[1];
+        p[1] = p[2], p[2] = one;
+    }
+}
+/* Ninth bits of the 64 indices of a row, one after another, to a mask of 64 bits over each vector of indices in that order. */
+static void pack_ninth_bits(const uint8_t *src, size_t row_bytes, int rows, uint8_t *masks) {
+    for (int r = 0; r < rows; r++, src += row_bytes) {
+        for (int entry = 0; entry < 64; entry++) {
+            const int at = 64 * (entry / 4) + 4 * r + (entry & 1) * 2 + (entry >> 1 & 1);
+            masks[at / 8] |= (uint8_t)((src[entry / 8] >> entry % 8 & 1) << at % 8);
+        }
+    }
+}
+#endif
+
+#endif
