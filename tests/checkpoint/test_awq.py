@@ -1,7 +1,7 @@
 """AWQ folders (W4A16, GEMM layout) run on their codes: near the float weights that these stand for.
 
-Integer sums of codes and 16-bit activations (design rule R2, as Q4_1): tests/kernels has the bits, here is what
-a model makes of them.
+Integer sums of codes and 16-bit activations (design rule R2, as Q4_1): tests/kernels has the bits, here is
+what a model makes of them.
 """
 
 from __future__ import annotations
