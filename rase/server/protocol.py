@@ -35,8 +35,7 @@ class GuardedProtocol(H11Protocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        state = vars(self.server_state)
-        self._reception: Reception = state.get("reception") or state.setdefault("reception", Reception())
+        self._reception: Reception = vars(self.server_state).setdefault("reception", Reception())
         self._waiting: bytearray | None = None  # what came before its request may enter
         self.conn = StrictConnection(h11.SERVER, MAX_HEADERS)
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -53,6 +52,7 @@ class GuardedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(GatheringTransport(transport, self.loop))  # type: ignore[arg-type]
+        self._reception.arrived()
         self._start("head", self.header_timeout, self._head_late)
 
     def connection_lost(self, exc: Exception | None) -> None:

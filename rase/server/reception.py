@@ -16,9 +16,10 @@ ENTER = 4  # requests of one turn of the event loop
 
 
 class Reception:
-    """The queue of one server."""
+    """The queue of one server, which is told of every connection by a call of ``arrived``."""
 
-    def __init__(self) -> None:
+    def __init__(self, arrived: Callable[[], object] = lambda: None) -> None:
+        self.arrived = arrived
         self._waiting: deque[Callable[[], object]] = deque()
 
     def wait(self, enter: Callable[[], object]) -> None:

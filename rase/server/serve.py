@@ -27,6 +27,7 @@ from rase.server.access import LOGGER, SingleLineFormatter
 from rase.server.app import create_app
 from rase.server.guard import MAX_HEADERS
 from rase.server.protocol import GuardedProtocol
+from rase.server.reception import Reception
 from rase.server.runner import QUEUE_LIMIT
 from rase.session_cache import SessionCache
 
@@ -80,6 +81,7 @@ class Server(uvicorn.Server):
         self._exiting, self._changed = False, asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         super().__init__(config)
+        vars(self.server_state)["reception"] = Reception(self._changed.set)
         self._app, self._drain_s = app, drain_s
 
     @property
@@ -95,11 +97,16 @@ class Server(uvicorn.Server):
                 self._loop.call_soon_threadsafe(self._changed.set)
 
     async def main_loop(self) -> None:
-        """As uvicorn's, which wakes ten times a second to look at ``should_exit``: once, for the date."""
+        """As uvicorn's, which looks at ``should_exit`` and the date ten times a second: this one wakes for
+        the end, and once a second for the date while there is a connection.
+        """
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), 1.0)
+            self._changed.clear()
+            if not self.should_exit:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(1.0 if self.server_state.connections else None):
+                        await self._changed.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rase.engine.drafts import DRAFT_ROWS
 from rase.server import job as jobs
 from rase.server.protocol import GuardedProtocol
 from rase.server.reception import ENTER, Reception
+from rase.server.serve import Server
 from rase.server.transport import FULL, GatheringTransport
 from tests.support import toys
 from tests.support.http_server import RunningServer, chat_body, running, wait_until
@@ -62,6 +64,24 @@ def test_a_get_walks_past_a_crowd_that_waits(tmp_path: Path, monkeypatch: pytest
         sock.settimeout(0.1)
         with pytest.raises(TimeoutError):
             sock.recv(1)
+
+
+def test_a_server_without_connections_sleeps_and_still_knows_the_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = []
+    real = Server.on_tick
+
+    async def on_tick(self: Server, counter: int) -> bool:
+        ticks.append(time.time())
+        return await real(self, counter)
+
+    monkeypatch.setattr(Server, "on_tick", on_tick)
+    with running(tmp_path, {}) as server:
+        time.sleep(2.2)
+        assert len(ticks) == 1
+        date = parsedate_to_datetime(server.get("/health").headers["date"])
+        assert abs(date.timestamp() - time.time()) < 1.5 and len(ticks) >= 2
 
 
 class Wire:
