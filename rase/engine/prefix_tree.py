@@ -29,6 +29,7 @@ __all__ = ["Node", "PrefixTree"]
 
 LONG_BRANCH = 8  # pages: what took this much compute is worth as much as what was found again
 _SHED = 16  # window pages that are given back at one look through the tree
+_THIN = 4  # snapshots of states
 
 log = logging.getLogger("rase.engine")
 
@@ -199,6 +200,8 @@ class PrefixTree:
 
         ``spare``, a leaf, stays whatever happens.
         """
+        if self._pool.states[group] and (thinned := self._thin_out(group)):
+            return thinned
         pages, busy = 0, []
         freed = False
         while self._leaves and not freed:
@@ -269,10 +272,33 @@ class PrefixTree:
             if node.pages[group] != ABSENT and self._pool.references(group, node.pages[group]) == 1
         ]  # fmt: skip
         held.sort(key=lambda node: (node.rank, node.depth))
-        for node in held[:_SHED]:
+        return self._give_up(group, held[:_SHED])
+
+    def _thin_out(self, group: int) -> int:
+        """Give back snapshots of a state ``group`` along the way of branches that go on beyond them.
+
+        A snapshot is good for one length of prefix only, and a long answer makes one a page. Those of
+        generated tokens that no prompt can reuse go first, then every second one, then every second of the
+        others. Where somebody came back to one it stays.
+        """
+        found = [
+            node for node in self._all()
+            if node.children and not node.hits and node.pages[group] != ABSENT
+            and self._pool.references(group, node.pages[group]) == 1
+        ]  # fmt: skip
+        found.sort(key=lambda node: (not self._generated(node), node.depth & -node.depth, node.used))
+        return self._give_up(group, found[:_THIN])
+
+    def _generated(self, node: Node) -> bool:
+        """Whether the page ends with a generated token and such a one is not a prompt's."""
+        return not self._one_arithmetic and node.key[0] < self._pool.page_tokens  # type: ignore[index]
+
+    def _give_up(self, group: int, nodes: list[Node]) -> int:
+        """Give back the page of ``group`` of each of ``nodes``, which stay in the tree."""
+        for node in nodes:
             self._pool.release(group, node.pages[group])
             node.pages = (*node.pages[:group], ABSENT, *node.pages[group + 1 :])
-        return len(held[:_SHED])
+        return len(nodes)
 
     def _all(self) -> list[Node]:
         nodes = list(self.root.children.values())

@@ -119,3 +119,18 @@ def test_a_decoder_that_is_cut_back_computes_from_where_states_stand(program, le
         expected = run_chunks(other, [*whole, 5])[-1]
     assert_same_bits(found, expected, f"cut to {length}")
     decoder.close()
+
+
+def test_a_long_answer_gives_back_its_own_snapshots_before_those_of_others(program):
+    bench = Bench(program, pages=20)
+    keys, snapshots = (bench.pool.capacity[bench.pool.states.index(state)] for state in (False, True))
+    assert snapshots < keys - 4, "the answer has fewer snapshots than it would make, and room for its keys"
+    for _ in range(2):
+        bench.finish(bench.ask(LONG))
+    request, _ = bench.ask(OTHER, count=32 * (keys - 6))
+    while bench.batching.step():
+        pass
+    assert request.error is None
+    again = bench.ask(LONG)
+    bench.finish(again)
+    assert again[0].cached_tokens == 96
