@@ -41,11 +41,11 @@ typedef struct {
 enum { RASE_SIDES = 48, RASE_WIDE_COLS = 32, RASE_WIDE_FROM = 3 /* rows: `dot` of fewer does not read `wide` */ };
 #define RASE_WIDE_AT(row, cols) ((row) / 4 * 4 * (cols) + (row) % 4 * RASE_WIDE_COLS) /* the first 32 depths of a row */
 
-/* Where a group's depths go as the right side of bf16 tiles (ops/tiles.h): with `left`, each step meets its row tiles at once. */
+/* Where a group's depths go as bf16 tiles (ops/tiles.h): with `rows`, each step meets its tiles of activations at once. */
 typedef struct {
-    uint8_t *right;      /* a tile for each step, or two in turn; 2048-byte aligned then */
-    const uint8_t *left; /* the first of the row tiles, at the first step; NULL: the tiles at `right` are all */
-    int64_t left_stride; /* bytes between row tiles */
+    uint8_t *weights;    /* a tile for each step, or two in turn; 2048-byte aligned then */
+    const uint8_t *rows; /* the first tile of activations, at the first step; NULL: the tiles at `weights` are all */
+    int64_t rows_stride; /* bytes between tiles of 16 rows */
     int row_tiles;       /* 1..RASE_FEW_TILES; their sums are the tile registers 0, 1, ... */
 } rase_tile_target;
 enum { RASE_FEW_TILES = 4 };
@@ -62,8 +62,10 @@ typedef struct {
     void (*row)(const uint8_t *group, int lane, int64_t cols, float *out);
     /* Dequantize depths [k0, k1) (multiples of block) of a group: out (k1 - k0, R) float32. */
     void (*panel)(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, float *out);
-    /* The same depths, k0 a multiple of 256, to bf16 tiles; NULL where a variant has none. */
+    /* The same depths, k0 a multiple of 256, as a right side of bf16 tiles; NULL where a variant has none. */
     void (*tiles)(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, const rase_tile_target *to);
+    /* All depths as a left side that meets activations as the right one: faster where a row has few weights. NULL: `tiles` is all. */
+    void (*tile_rows)(const uint8_t *group, int64_t cols, const rase_tile_target *to);
     /* out[i * out_stride + g * R + lane] = row (g, lane) . activation row i, for g < n_groups and m0 <= i < m1,
      * by rules R1 (float weights) and R2 (quantized weights): the bits depend on neither n_groups, m0, m1 nor the variant. */
     void (*dot)(const uint8_t *groups, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0, int64_t m1,
@@ -174,9 +176,10 @@ typedef struct {
     void (*left)(const float *x, int64_t cols, int64_t row, uint8_t *tiles);
     /* Depths [k0, k1) of a packed group to the right side; k0 a multiple of 256. Tails are filled with zeros. */
     void (*right)(const rase_format *format, const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, uint8_t *tiles);
-    /* out[i * out_stride + 16 g + lane] = left row i . row (g, lane) of packed groups, all depths, for i < m <= 16 * RASE_FEW_TILES. */
+    /* out[i * out_stride + 16 g + lane] = left row i . row (g, lane) of packed groups, all depths, for i < m <= 16 * RASE_FEW_TILES.
+     * `turned`: room for as much as `left`, or NULL, which is slower for some formats. */
     void (*few)(const rase_format *format, const uint8_t *groups, int64_t n_groups, int64_t cols, const uint8_t *left, int64_t m,
-                float *out, int64_t out_stride);
+                uint8_t *turned, float *out, int64_t out_stride);
     /* out[i * out_stride + 16 g + lane] = left row i . right row (g, lane) for i < m, g < n_groups; steps [first, first +
      * steps) of `all_steps` in one call, in ascending order. `right` holds these steps of each group; `sums` keeps what
      * earlier steps gave: RASE_TILE_SUMS(m, n_groups) floats. */

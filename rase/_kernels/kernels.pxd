@@ -120,8 +120,8 @@ cdef extern from "kernels.h" nogil:
         void (*begin)() noexcept nogil
         void (*end)() noexcept nogil
         void (*left)(const float *, int64_t, int64_t, uint8_t *) noexcept nogil
-        void (*few)(const rase_format *, const uint8_t *, int64_t, int64_t, const uint8_t *, int64_t, float *,
-                    int64_t) noexcept nogil
+        void (*few)(const rase_format *, const uint8_t *, int64_t, int64_t, const uint8_t *, int64_t, uint8_t *,
+                    float *, int64_t) noexcept nogil
         void (*right)(const rase_format *, const uint8_t *, int64_t, int64_t, int64_t, uint8_t *) noexcept nogil
         void (*multiply)(const uint8_t *, int64_t, int64_t, int64_t, int64_t, const uint8_t *, int64_t, float *,
                          float *, int64_t) noexcept nogil

@@ -192,25 +192,27 @@ cdef class Variant:
                      float[:, ::1] out, int64_t steps, int64_t block):
         """out (m, groups * 16) = x (m, cols) times the packed matrix in bf16 tiles.
 
-        ``steps`` of 32 depths (a multiple of 8) and ``block`` groups at a time, unless rows are few. For tests;
-        plan.pyx has what models run.
+        ``steps`` of 32 depths (a multiple of 8) and ``block`` groups at a time, unless rows are few; with 8 steps these
+        may take the other side. For tests; plan.pyx has what models run.
         """
         cdef const rase_format *fmt = self.format(format_id)
         cdef int64_t m = x.shape[0], cols = x.shape[1], groups = (rows + 15) // 16, total = (cols + 31) // 32
         cdef int64_t i, j, g, n, part, s, count
         if self.tiles == NULL or steps < 8 or steps % 8 or block < 1 or out.shape[0] != m or out.shape[1] < groups * 16:
             raise ValueError("no tiles, or sizes do not fit")
-        left, right = bytearray(RASE_TILES_LEFT(m, cols) + 64), bytearray(block * steps * RASE_TILE_BYTES + 64)
+        left, turned = bytearray(RASE_TILES_LEFT(m, cols) + 64), bytearray(RASE_TILES_LEFT(m, cols) + 64)
+        right = bytearray(block * steps * RASE_TILE_BYTES + 64)
         sums = bytearray(4 * RASE_TILE_SUMS(m, block) + 64)
         cdef uint8_t *a = <uint8_t *>_aligned(left)
         cdef uint8_t *b = <uint8_t *>_aligned(right)
+        cdef uint8_t *t = <uint8_t *>_aligned(turned) if steps == 8 else NULL
         cdef float *c = <float *>_aligned(sums)
         with nogil:
             self.tiles.begin()
             for i in range(m):
                 self.tiles.left(&x[i, 0], cols, i, a)
             if m <= 16 * RASE_FEW_TILES:
-                self.tiles.few(fmt, &packed[0], groups, cols, a, m, &out[0, 0], out.shape[1])
+                self.tiles.few(fmt, &packed[0], groups, cols, a, m, t, &out[0, 0], out.shape[1])
                 groups = 0
             for j in range((groups + block - 1) // block):
                 g = j * block

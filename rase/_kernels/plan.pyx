@@ -8,7 +8,8 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
 from rase._kernels.kernels cimport (
-    RASE_CHUNK, RASE_FEW_TILES, RASE_KV_F16, RASE_PAGE_TOKENS, RASE_TILE_BYTES, RASE_TILE_SUMS, Variant,
+    RASE_CHUNK, RASE_FEW_TILES, RASE_KV_F16, RASE_PAGE_TOKENS, RASE_TILE_BYTES, RASE_TILES_LEFT,
+    RASE_TILE_SUMS, Variant,
 )
 
 cdef extern from "stdlib.h" nogil:
@@ -229,7 +230,9 @@ cdef class Plan:
         cdef const uint8_t *left = <const uint8_t *>self.acts[step.left].q
         cdef uint8_t *right = <uint8_t *>self.scratch[worker]
         if m <= 16 * RASE_FEW_TILES:
-            self.tiles.few(step.format, step.packed + first * step.group_bytes, last - first, step.cols, left, m,
+            if RASE_TILES_LEFT(m, step.cols) > TILE_GROUPS * TILE_STEPS * RASE_TILE_BYTES:
+                right = NULL
+            self.tiles.few(step.format, step.packed + first * step.group_bytes, last - first, step.cols, left, m, right,
                            out + 16 * first, out_stride)
             return
         cdef float *sums = self.scratch[worker] + TILE_GROUPS * TILE_STEPS * RASE_TILE_BYTES // 4

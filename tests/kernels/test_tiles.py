@@ -72,7 +72,8 @@ def test_tiles_follow_the_definition_of_the_instruction(fmt: str) -> None:
     cols = 3 * block if block > 1 else 67
     packed, weights, x = model(fmt, 41, cols, 35)
     right = expected(x, weights)
-    assert_same_bits(tiles(packed, fmt, 41, x), right, f"{fmt}, few rows")
+    for steps, side in ((32, "left"), (8, "the side that the format prefers")):
+        assert_same_bits(tiles(packed, fmt, 41, x, steps), right, f"{fmt}, few rows, {side}")
     many = tiles(packed, fmt, 41, np.concatenate([x, x]))
     assert_same_bits(many, np.concatenate([right, right]), f"{fmt}, many rows")
 
@@ -85,7 +86,9 @@ def test_no_block_of_rows_groups_or_depth_changes_a_bit(fmt: str) -> None:
     for steps, block in ((8, 1), (8, 2), (16, 3), (32, 8), (40, 5), (48, 6)):
         assert_same_bits(tiles(packed, fmt, 83, x, steps, block), whole, f"{steps} steps, {block} groups")
     for first, last in ((0, 1), (0, 15), (3, 20), (16, 48), (33, 97), (31, 97), (96, 97)):
-        assert_same_bits(tiles(packed, fmt, 83, x[first:last].copy()), whole[first:last], f"{first}-{last}")
+        for steps in (32, 8):
+            found = tiles(packed, fmt, 83, x[first:last].copy(), steps)
+            assert_same_bits(found, whole[first:last], f"{first}-{last}, {steps} steps")
 
 
 def test_rows_beyond_the_matrix_and_the_batch_are_not_written() -> None:

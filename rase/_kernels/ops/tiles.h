@@ -63,31 +63,30 @@ static inline __m512i side_by_side(__m512 even, __m512 odd) {
     return _mm512_permutexvar_epi16(order, two_bf16(even, odd));
 }
 
-/* Depths of a group on their way to tiles, one after the other. */
+/* Sums 0 to 3: up to four tiles of activations times one of weights, which is the right side or the left one. */
+static inline __attribute__((always_inline)) void tile_meet(const uint8_t *weights, const rase_tile_target *t, const int weights_left) {
+#define MEET(SUM, ROWS)                                          \
+    TILE_LOAD(ROWS, t->rows + (SUM) * t->rows_stride, 64);       \
+    if (weights_left) TILE_DOT(SUM, 4, ROWS);                    \
+    else TILE_DOT(SUM, ROWS, 4);                                 \
+    if (t->row_tiles == (SUM) + 1) return;
+    TILE_LOAD(4, weights, 64);
+    MEET(0, 5)
+    MEET(1, 6)
+    MEET(2, 7)
+    MEET(3, 5)
+#undef MEET
+}
+
+/* Depths of a group on their way to tiles of a right side, one after the other. */
 typedef struct {
     __m512 even;
-    uint8_t *right;
+    uint8_t *at;
     rase_tile_target target;
 } tile_stream;
 
 static inline tile_stream tile_stream_to(const rase_tile_target *target) {
-    return (tile_stream){_mm512_setzero_ps(), target->right, *target};
-}
-
-/* Sums 0 to 3: up to four row tiles times one tile of the right side. */
-static inline __attribute__((always_inline)) void tile_meet(const uint8_t *right, const rase_tile_target *t) {
-    TILE_LOAD(4, right, 64);
-    TILE_LOAD(5, t->left, 64);
-    TILE_DOT(0, 5, 4);
-    if (t->row_tiles < 2) return;
-    TILE_LOAD(6, t->left + t->left_stride, 64);
-    TILE_DOT(1, 6, 4);
-    if (t->row_tiles < 3) return;
-    TILE_LOAD(7, t->left + 2 * t->left_stride, 64);
-    TILE_DOT(2, 7, 4);
-    if (t->row_tiles < 4) return;
-    TILE_LOAD(5, t->left + 3 * t->left_stride, 64);
-    TILE_DOT(3, 5, 4);
+    return (tile_stream){_mm512_setzero_ps(), target->weights, *target};
 }
 
 static inline __attribute__((always_inline)) void tile_put(tile_stream *s, __m512 x, int k) {
@@ -95,13 +94,13 @@ static inline __attribute__((always_inline)) void tile_put(tile_stream *s, __m51
         s->even = x;
         return;
     }
-    _mm512_store_si512(s->right, side_by_side(s->even, x));
-    s->right += 64;
-    if (k % TILE_DEPTH != TILE_DEPTH - 1 || !s->target.left) return;
-    s->right -= TILE_BYTES;
-    tile_meet(s->right, &s->target);
-    s->target.left += TILE_BYTES;
-    s->right = (uint8_t *)((uintptr_t)s->right ^ TILE_BYTES);
+    _mm512_store_si512(s->at, side_by_side(s->even, x));
+    s->at += 64;
+    if (k % TILE_DEPTH != TILE_DEPTH - 1 || !s->target.rows) return;
+    s->at -= TILE_BYTES;
+    tile_meet(s->at, &s->target, 0);
+    s->target.rows += TILE_BYTES;
+    s->at = (uint8_t *)((uintptr_t)s->at ^ TILE_BYTES);
 }
 
 /* After `depth` of them: zeros up to a whole step. */
@@ -110,8 +109,34 @@ static inline void tile_end(tile_stream *s, int64_t depth) {
 }
 
 static void tiles_right(const rase_format *format, const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, uint8_t *tiles) {
-    rase_tile_target to = {.right = tiles};
+    const rase_tile_target to = {.weights = tiles};
     format->tiles(group, cols, k0, k1, &to);
+}
+
+/* A step of 16 rows, each of 16 different weights, scale[r] * code + less[r] in one FMA, as a tile of a left side. Codes: four vectors,
+ * in lane r of vector v the nibbles of depths 4v to 4v + 3 (low) and 16 more (high). A row has 32 weights in a step: computing the
+ * 16 once and looking them up is half the work. */
+static inline __attribute__((always_inline)) void tile_row_step(const uint8_t *codes, const float *scale, const float *less,
+                                                                uint8_t *tile) {
+    const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i low = _mm512_set1_epi16(15), second = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
+    __m512i x[4], y[4]; /* four rows a vector, row 4l + j in quarter l of x[j] */
+    for (int v = 0; v < 4; v++) x[v] = _mm512_load_si512(codes + 64 * v);
+    for (int v = 0; v < 4; v += 2) y[v] = _mm512_unpacklo_epi32(x[v], x[v + 1]), y[v + 1] = _mm512_unpackhi_epi32(x[v], x[v + 1]);
+    for (int h = 0; h < 2; h++) x[2 * h] = _mm512_unpacklo_epi64(y[h], y[h + 2]), x[2 * h + 1] = _mm512_unpackhi_epi64(y[h], y[h + 2]);
+    _Pragma("GCC unroll 8") for (int pair = 0; pair < 8; pair++) { /* rows a and b: a table of 32 words, b's the second half */
+        const int j = pair / 2, half = pair % 2, a = 8 * half + j, b = a + 4;
+        __m512i code = _mm512_cvtepu8_epi16(half ? _mm512_extracti64x4_epi64(x[j], 1) : _mm512_castsi512_si256(x[j]));
+        __m512i table = two_bf16(_mm512_fmadd_ps(numbers, _mm512_set1_ps(scale[a]), _mm512_set1_ps(less[a])),
+                                 _mm512_fmadd_ps(numbers, _mm512_set1_ps(scale[b]), _mm512_set1_ps(less[b])));
+        __m512i first = _mm512_permutexvar_epi16(_mm512_ternarylogic_epi32(code, low, second, 0xea), table); /* (x & y) | z */
+        code = _mm512_srli_epi16(_mm512_or_si512(code, _mm512_slli_epi16(second, 4)), 4);
+        __m512i last = _mm512_permutexvar_epi16(code, table);
+        _mm256_store_si256((__m256i *)(tile + 64 * a), _mm512_castsi512_si256(first));
+        _mm256_store_si256((__m256i *)(tile + 64 * a + 32), _mm512_castsi512_si256(last));
+        _mm256_store_si256((__m256i *)(tile + 64 * b), _mm512_extracti64x4_epi64(first, 1));
+        _mm256_store_si256((__m256i *)(tile + 64 * b + 32), _mm512_extracti64x4_epi64(last, 1));
+    }
 }
 
 /* The sums of 2 x 2 tiles, or fewer, over `steps` steps. */
@@ -134,6 +159,33 @@ static inline __attribute__((always_inline)) void tile_steps(const uint8_t *left
     }
 }
 
+/* What a core will want next, in `lines` of 64 bytes a step each: the sums of the next groups, and the left tiles of the next rows. */
+typedef struct {
+    const uint8_t *sums, *left;
+    int64_t left_stride;
+    int sum_lines, left_lines;
+} tile_ahead;
+
+/* tile_steps of 2 x 2 tiles. The portions are small: a burst of requests would stop the core. */
+static inline __attribute__((always_inline)) void tile_steps_ahead(const uint8_t *left, int64_t left_stride, const uint8_t *right,
+                                                                   int64_t right_stride, int64_t steps, tile_ahead next) {
+    for (int64_t s = 0; s < steps; s++, left += TILE_BYTES, right += TILE_BYTES, next.left += TILE_BYTES) {
+        TILE_LOAD(4, left, 64);
+        TILE_LOAD(6, right, 64);
+        for (int l = 0; l < next.sum_lines; l++, next.sums += 64) __builtin_prefetch(next.sums, 1, 3);
+        TILE_DOT(0, 4, 6);
+        TILE_LOAD(7, right + right_stride, 64);
+        for (int l = 0; l < next.left_lines; l++) {
+            __builtin_prefetch(next.left + 64 * l, 0, 2);
+            __builtin_prefetch(next.left + next.left_stride + 64 * l, 0, 2);
+        }
+        TILE_DOT(1, 4, 7);
+        TILE_LOAD(5, left + left_stride, 64);
+        TILE_DOT(2, 5, 6);
+        TILE_DOT(3, 5, 7);
+    }
+}
+
 /* Four sum tiles from or to memory: `down` and `across` floats between them, `stride` floats between their rows. */
 static inline void tile_sums_load(const float *from, int64_t down, int64_t across, int64_t stride) {
     TILE_LOAD(0, from, 4 * stride);
@@ -146,6 +198,18 @@ static inline void tile_sums_store(float *to, int64_t down, int64_t across, int6
     TILE_STORE(1, to + across, 4 * stride);
     TILE_STORE(2, to + down, 4 * stride);
     TILE_STORE(3, to + down + across, 4 * stride);
+}
+
+/* One set of sums to memory and the next one from it, in turn: each load begins when its register is free. */
+static inline void tile_sums_change(float *to, const float *from, int64_t down, int64_t across, int64_t stride) {
+    TILE_STORE(0, to, 4 * stride);
+    TILE_LOAD(0, from, 4 * stride);
+    TILE_STORE(1, to + across, 4 * stride);
+    TILE_LOAD(1, from + across, 4 * stride);
+    TILE_STORE(2, to + down, 4 * stride);
+    TILE_LOAD(2, from + down, 4 * stride);
+    TILE_STORE(3, to + down + across, 4 * stride);
+    TILE_LOAD(3, from + down + across, 4 * stride);
 }
 
 /* Four sum tiles to the output; what lies beyond m rows or the groups is not the caller's. */
@@ -173,42 +237,61 @@ static void tiles_multiply(const uint8_t *left, int64_t all_steps, int64_t first
                 const int two_groups = n_groups - g > 1;
                 const uint8_t *a = left + s * TILE_BYTES, *w = right + g * right_stride + s * TILE_BYTES;
                 float *partial = sums + g / 2 * 4 * 256;
+                const int left_lines = (int)((16 + pairs - 1) / pairs);
+                const tile_ahead next = {(const uint8_t *)(g + 2 < n_groups || s + n == steps ? partial + 4 * 256 : sums),
+                                         a + 2 * left_stride + 64 * left_lines * (g / 2), left_stride, 64 / TILE_STRIDE, left_lines};
                 if (first + s) {
-                    tile_sums_load(partial, 512, 256, 16);
+                    if (g == 0 || first + s + n == all_steps) tile_sums_load(partial, 512, 256, 16);
                 } else {
                     TILE_ZERO(0);
                     TILE_ZERO(1);
                     TILE_ZERO(2);
                     TILE_ZERO(3);
                 }
-                if (two_rows && two_groups) tile_steps(a, left_stride, w, right_stride, n, 1, 1);
+                if (two_rows && two_groups) tile_steps_ahead(a, left_stride, w, right_stride, n, next);
                 else if (two_rows) tile_steps(a, left_stride, w, right_stride, n, 1, 0);
                 else if (two_groups) tile_steps(a, left_stride, w, right_stride, n, 0, 1);
                 else tile_steps(a, left_stride, w, right_stride, n, 0, 0);
-                if (first + s + n < all_steps) tile_sums_store(partial, 512, 256, 16);
-                else tile_sums_out(out + i * out_stride + 16 * g, out_stride, m - i, two_groups);
+                if (first + s + n < all_steps) {
+                    if (first + s && g + 2 < n_groups) tile_sums_change(partial, partial + 4 * 256, 512, 256, 16);
+                    else tile_sums_store(partial, 512, 256, 16);
+                } else tile_sums_out(out + i * out_stride + 16 * g, out_stride, m - i, two_groups);
             }
         }
     }
 }
 
+/* Tiles of one side as tiles of the other: 16 x 16 pairs, transposed. */
+static void tile_turn(const uint8_t *from, uint8_t *to) {
+    v16 x[16];
+    for (int i = 0; i < 16; i++) x[i] = v16_load((const float *)(from + 64 * i));
+    v16_transpose(x);
+    for (int i = 0; i < 16; i++) v16_store((float *)(to + 64 * i), x[i]);
+}
+
 /* All depths of n_groups groups times m rows, at most RASE_FEW_TILES tiles of them: each step of a group meets its rows when it is
- * unpacked, so that weights are read in one stream and neither they nor sums leave the first-level cache. */
+ * unpacked, so that weights are read in one stream and neither they nor sums leave the first-level cache. Which side is the left one
+ * changes no bit: products commute, and their order is that of depths. */
 static void tiles_few(const rase_format *format, const uint8_t *groups, int64_t n_groups, int64_t cols, const uint8_t *left,
-                      int64_t m, float *out, int64_t out_stride) {
-    uint8_t right[2 * TILE_BYTES] __attribute__((aligned(2 * TILE_BYTES)));
+                      int64_t m, uint8_t *turned, float *out, int64_t out_stride) {
+    uint8_t weights[2 * TILE_BYTES] __attribute__((aligned(2 * TILE_BYTES)));
     float sums[RASE_FEW_TILES * 256] __attribute__((aligned(64)));
-    const rase_tile_target to = {right, left, (cols + 31) / 32 * TILE_BYTES, (int)((m + 15) / 16)};
+    const int64_t stride = (cols + 31) / 32 * TILE_BYTES;
+    const int row_tiles = (int)((m + 15) / 16), turn = turned && format->tile_rows;
+    const rase_tile_target to = {weights, turn ? turned : left, stride, row_tiles};
+    for (int64_t t = 0; turn && t < row_tiles * stride; t += TILE_BYTES) tile_turn(left + t, turned + t);
     for (int64_t g = 0; g < n_groups; g++, groups += format->group_bytes(cols), out += 16) {
         TILE_ZERO(0);
         TILE_ZERO(1);
         TILE_ZERO(2);
         TILE_ZERO(3);
-        format->tiles(groups, cols, 0, cols, &to);
+        if (turn) format->tile_rows(groups, cols, &to);
+        else format->tiles(groups, cols, 0, cols, &to);
         TILE_STORE(0, sums, 64);
-        if (to.row_tiles > 1) TILE_STORE(1, sums + 256, 64);
-        if (to.row_tiles > 2) TILE_STORE(2, sums + 512, 64);
-        if (to.row_tiles > 3) TILE_STORE(3, sums + 768, 64);
+        if (row_tiles > 1) TILE_STORE(1, sums + 256, 64);
+        if (row_tiles > 2) TILE_STORE(2, sums + 512, 64);
+        if (row_tiles > 3) TILE_STORE(3, sums + 768, 64);
+        for (int t = 0; turn && t < row_tiles; t++) tile_turn((uint8_t *)(sums + 256 * t), (uint8_t *)(sums + 256 * t));
         for (int64_t r = 0; r < m; r++) _mm512_storeu_ps(out + r * out_stride, _mm512_load_ps(sums + 16 * r));
     }
 }

@@ -302,7 +302,8 @@ TEMPLATE rb spread_nibbles(rb x) {
     return rb_or(low, rb_or(rb_and(rb_lane_shl(x, 8), rb_lanes(0x0f0000)), rb_and(rb_lane_shl(x, 12), rb_lanes(0x0f000000))));
 }
 
-#define BLOCK256_FORMAT(NAME, ID)                                                                                       \
+#define BLOCK256_FORMAT(NAME, ID) BLOCK256_FORMAT_IN_ROWS(NAME, ID, NULL)
+#define BLOCK256_FORMAT_IN_ROWS(NAME, ID, IN_ROWS)                                                                      \
     static size_t NAME##_group_bytes(int64_t cols) { return round_64((size_t)(cols / 256) * block256_bytes(NAME)); }    \
     static void NAME##_pack(const uint8_t *src, size_t row_bytes, int rows, int64_t cols, uint8_t *group) {             \
         memset(group, 0, NAME##_group_bytes(cols));                                                                     \
@@ -317,6 +318,7 @@ TEMPLATE rb spread_nibbles(rb x) {
         block256_tile(NAME, group, cols, act, row, n, out, out_stride);                                                 \
     }                                                                                                                   \
     BLOCK256_FOUR(NAME) BLOCK256_WIDE(NAME)                                                                                                 \
-    QUANTISED_FORMAT(NAME, ID, 256, RASE_ACT_Q16_256, NAME.run, NAME.has_minimum ? 256 / NAME.sub : 0, block256_bytes(NAME))
+    QUANTISED_FORMAT_IN_ROWS(NAME, ID, 256, RASE_ACT_Q16_256, NAME.run, NAME.has_minimum ? 256 / NAME.sub : 0, \
+                             block256_bytes(NAME), IN_ROWS)
 
 #endif

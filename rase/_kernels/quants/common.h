@@ -123,6 +123,7 @@ TEMPLATE void put_float(weight_sink *to, rf x, int k) {
 #ifdef RASE_TILES
 TEMPLATE void put_bf16(weight_sink *to, rf x, int k) { tile_put(&to->tiles, x, k); }
 #define TILES(NAME) NAME##_tiles
+#define TILE_ROWS(NAME) NAME##_tile_rows
 #define UNPACKERS(NAME)                                                                                                  \
     PANEL_OF(NAME)                                                                                                       \
     static void NAME##_tiles(const uint8_t *group, int64_t cols, int64_t k0, int64_t k1, const rase_tile_target *target) { \
@@ -133,6 +134,7 @@ TEMPLATE void put_bf16(weight_sink *to, rf x, int k) { tile_put(&to->tiles, x, k
     }
 #else
 #define TILES(NAME) NULL
+#define TILE_ROWS(NAME) NULL
 #define UNPACKERS(NAME) PANEL_OF(NAME)
 #endif
 
@@ -177,7 +179,9 @@ enum { DOT_TILE = RASE_DOT_TILE };
 #else
 #define DOT_SOME(NAME)
 #endif
-#define QUANTISED_FORMAT(NAME, ID, BLOCK, ACT, RUN, MINIMUM, BYTES)                                                                       \
+#define QUANTISED_FORMAT(NAME, ID, BLOCK, ACT, RUN, MINIMUM, BYTES) \
+    QUANTISED_FORMAT_IN_ROWS(NAME, ID, BLOCK, ACT, RUN, MINIMUM, BYTES, NULL)
+#define QUANTISED_FORMAT_IN_ROWS(NAME, ID, BLOCK, ACT, RUN, MINIMUM, BYTES, IN_ROWS)                                     \
     UNPACKERS(NAME)                                                                                                      \
     static void NAME##_dot(const uint8_t *group, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0,        \
                            int64_t m1, float *out, int64_t out_stride) {                                                 \
@@ -196,6 +200,6 @@ enum { DOT_TILE = RASE_DOT_TILE };
         }                                                                                                            \
     }                                                                                                                \
     static const rase_format NAME##_format = {(ID),          (BLOCK),    (ACT),        NAME##_group_bytes,           \
-                                              NAME##_pack,   NAME##_row, NAME##_panel, TILES(NAME), NAME##_dot};
+                                              NAME##_pack,   NAME##_row, NAME##_panel, TILES(NAME), (IN_ROWS), NAME##_dot};
 
 #endif

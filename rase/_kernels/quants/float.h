@@ -95,6 +95,6 @@ TEMPLATE void float_dot(const uint8_t *group, int64_t n_groups, int64_t cols, in
         float_dot(groups, n_groups, cols, sizeof(TYPE), LOAD, act, m0, m1, out, out_stride);                          \
     }                                                                                                                 \
     static const rase_format NAME##_format = {(ID),        1,          RASE_ACT_F32, NAME##_group_bytes,              \
-                                              NAME##_pack, NAME##_row, NAME##_panel, TILES(NAME), NAME##_dot};
+                                              NAME##_pack, NAME##_row, NAME##_panel, TILES(NAME), NULL, NAME##_dot};
 
 #endif
