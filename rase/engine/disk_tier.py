@@ -15,6 +15,7 @@ import atexit
 import hashlib
 import json
 import logging
+import os
 import struct
 import threading
 import time
@@ -139,3 +140,4 @@ def _flush_all() -> None:
 
 
 atexit.register(_flush_all)
+os.register_at_fork(after_in_child=_tiers.clear)  # whoever writes is not there

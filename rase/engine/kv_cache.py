@@ -187,8 +187,9 @@ class SequencePages:
     @property
     def room(self) -> int:
         """Positions that the pages hold."""
-        whole = min(map(len, self.tables), default=self.pool.most_tokens)  # one that ran out may lag behind
-        return whole * self.pool.page_tokens
+        if not self.tables:
+            return self.pool.most_tokens
+        return min(map(len, self.tables)) * self.pool.page_tokens  # one that ran out may lag behind
 
     def reserve(self, length: int) -> None:
         """Hold pages for ``length`` positions, which run next. Raises ``OutOfPages``; what was got is kept.
