@@ -95,6 +95,8 @@ class _Lane:
             for running in job.running:
                 running.cancel()
             job.running = []
+        for running in job.running:  # it may be ahead already, of a reader that could not tell it to go on
+            running.request.wake()
 
     def _start(self, session: Any, job: Job, parts: _Parts, number: int, prepared: Prepared) -> Running:
         push = (lambda piece: job.push(number, piece)) if job.stream else None

@@ -17,6 +17,7 @@ import pytest
 
 from rase.engine.drafts import DRAFT_ROWS
 from rase.server import job as jobs
+from rase.server import runner as lanes
 from rase.server.protocol import GuardedProtocol
 from rase.server.reception import ENTER, Reception
 from rase.server.serve import Server
@@ -171,6 +172,25 @@ def test_a_client_that_does_not_read_stops_its_own_answer_only(crowded: RunningS
     events = [line[6:] for line in raw.split(b"\n") if line.startswith(b"data: {")]
     text = "".join(json.loads(event)["choices"][0]["delta"].get("content") or "" for event in events)
     assert text == "one two " * 1500 and b"data: [DONE]" in raw
+
+
+def test_a_model_that_is_ahead_before_its_lane_knows_it_goes_on(
+    crowded: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader takes what there is while the lane's thread has not even noted what it started."""
+    real = lanes.start
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        running = real(*arguments, **options)
+        time.sleep(0.3)
+        return running
+
+    monkeypatch.setattr(lanes, "start", start)
+    began = time.monotonic()
+    events = crowded.chat_events("endless", max_tokens=5 * jobs.AHEAD)
+    assert time.monotonic() - began < 5, "it waited for the next ping"
+    text = "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
+    assert text.count(" ") == 5 * jobs.AHEAD
 
 
 def test_a_stream_that_speaks_sends_no_pings(tmp_path: Path) -> None:
