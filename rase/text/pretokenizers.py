@@ -154,7 +154,7 @@ def lookup(name: object) -> PreTokenizer:
     row = PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
     if row is None:
         found = "no such key" if name is None else repr(name)
-        if name == "default":
+        if isinstance(name, str) and name == "default":
             found += ", which converters write for a model that they do not know"
         raise TokenizerError(
             "the pre-tokenizer of this file (tokenizer.ggml.pre) is not known: text could be cut wrongly",

@@ -73,8 +73,11 @@ class LocalTokenizer:
             from rase.text.unigram import core_from_unigram as build
         else:
             raise TokenizerError(
-                "this file's kind of vocabulary (tokenizer.ggml.model) is not supported",
-                expected="'gpt2' (byte-level BPE), 'llama' (SentencePiece), 'bert' (WordPiece) or 't5'",
+                "this model comes without a tokenizer"
+                if value is None or model == "none"
+                else "this file's kind of vocabulary (tokenizer.ggml.model) is not supported",
+                expected="'gpt2' (byte-level BPE), 'llama' (SentencePiece), 'bert' (WordPiece) or 't5'; "
+                "in a folder a tokenizer.json",
                 found="no such key" if value is None else repr(value)[:80],
                 hint="Attach the model's own: rase model attach-tokenizer ID --tokenizer tokenizer.json",
             )

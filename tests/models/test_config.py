@@ -77,6 +77,12 @@ def test_the_largest_gemma3_scales_scores_by_its_width():
         assert found == pytest.approx(scale)
 
 
+@pytest.mark.parametrize(("value", "cap"), [(8.0, 8.0), (0.0, None), (None, None)])
+def test_a_cap_on_the_logits_of_gemma3_is_honoured(value, cap):
+    graph = ZOO["gemma3"].but(extra={"final_logit_softcapping": value}).graph()
+    assert [op.soft_cap for op in graph.ops if isinstance(op, ops.Logits)] == [cap]
+
+
 def test_a_head_count_that_does_not_divide_the_width():
     with pytest.raises(CorruptModelFile, match=r"attention\.head_count': expected a divisor of .* 64"):
         with_keys(attention__key_length=None, attention__head_count=3).graph()
