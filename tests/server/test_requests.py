@@ -10,7 +10,7 @@ import pytest
 
 from rase.errors import InvalidGenerationConfig, InvalidRequest
 from rase.server import fields
-from rase.server.openai import ChatBody, CompletionBody, read_chat, read_completion
+from rase.server.openai import ChatBody, CompletionBody, model_of, read_chat, read_completion
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
@@ -274,3 +274,14 @@ def test_raw_values_are_not_decoded_for_unknown_fields() -> None:
     assert read_chat(body) == chat()
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(body, type=dict[str, float | list[dict[str, str]]])
+
+
+@pytest.mark.parametrize(("body", "model"), [
+    (b'{"messages": [{"role": "user", "content": "Hi"}], "model": "m"}', "m"),
+    (b'\xef\xbb\xbf{"model": "m"}', "m"), (b'{"model": "a", "model": "b"}', "b"),
+    (b"{}", None), (b'{"model": null}', None), (b'{"model": ""}', None), (b'{"model": 5}', None),
+    (b"", None), (b"[]", None), (b'{"model": "m"', None), (b'{"model": "\xff"}', None),
+    (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b', "model": "m"}', None),
+])  # fmt: skip
+def test_the_model_is_read_first_and_nothing_else_is_judged(body: bytes, model: str | None) -> None:
+    assert model_of(body) == model
