@@ -36,6 +36,8 @@ typedef struct {
     int run;                                      /* depths that are summed in int32 */
     int in_order;                                 /* whether neighbouring vectors share what is loaded, not v and v + sub / 8 */
     int fixed;                                    /* whether `codes` wants h constant, too */
+    /* NULL, or all codes of a block at once, in order, for what would else unpack costly ones in many places. */
+    void (*expand)(const uint8_t *block, uint8_t *codes);
     /* NULL, or the codes of half e of sub-block 4h + i (of all of 16 depths) as codebook.h turns them: out[j] holds depths j, 8 + j,
      * 4 + j, 12 + j. */
     void (*turned)(const uint8_t *block, int h, int i, int e, rb *out);
@@ -66,6 +68,22 @@ TEMPLATE int block256_step(const block256 f, int step) {
     } else {                                                                          \
         for (int h = 0; h < 64 / (f).sub; h++) { CALL; }                                \
     }
+
+/* NAME_expand by NAME_codes. Not inlined: these codes are long. */
+#define BLOCK256_EXPAND(NAME, SUB, FIXED)                                                                             \
+    static __attribute__((noinline)) void NAME##_expand(const uint8_t *block, uint8_t *codes) {                       \
+        const block256 f = {.sub = (SUB), .fixed = (FIXED)};                                                          \
+        BLOCK256_FOURS(f, {                                                                                           \
+            rb out[SUB]; /* of four sub-blocks: stores between them would make the compiler look everything up again */ \
+            UNROLL(i, 4) { UNROLL(v, (SUB) / 4) out[i * (SUB) / 4 + v] = NAME##_codes(block, h, i, v); }               \
+            UNROLL(k, 2) { UNROLL(v, (SUB) / 2) rb_store(codes + (h * (SUB) + k * (SUB) / 2 + v) * VECTOR, out[k * (SUB) / 2 + v]); } \
+        })                                                                                                            \
+    }
+/* Room for them, and codes from there or from the block. */
+#define BLOCK256_EXPANDED uint8_t expanded[64 * VECTOR] __attribute__((aligned(64)))
+TEMPLATE rb block256_code(const block256 f, const uint8_t *block, const uint8_t *expanded, int h, int i, int v) {
+    return f.expand ? rb_load(expanded + ((4 * h + i) * f.sub / 4 + v) * VECTOR) : f.codes(block, h, i, v);
+}
 
 TEMPLATE int block256_vector(const block256 f, int v0, int v1, int step) {
     return v1 - v0 < f.sub / 4 ? v0 + step : block256_step(f, step);
@@ -240,7 +258,7 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
 
 #include "block256_many.h"
 
-TEMPLATE void block256_unpack_subs(const block256 f, const uint8_t *block, const rb *scales, const rb *minimums, rf d, rf dmin, const int h,
+TEMPLATE void block256_unpack_subs(const block256 f, const uint8_t *block, const uint8_t *expanded, const rb *scales, const rb *minimums, rf d, rf dmin, int h,
                                    weight_put put, weight_sink *to) {
     const int sub_bytes = (int)block256_bytes(f) * f.sub / 256;
     UNROLL(i, 4) {
@@ -249,7 +267,7 @@ TEMPLATE void block256_unpack_subs(const block256 f, const uint8_t *block, const
         if (f.has_minimum) less = rf_sub(less, rf_mul(dmin, rf_from_ri(ri_byte_u8(minimums[h], i))));
         read_ahead(block + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
         UNROLL(v, f.sub / 4) {
-            rb w = f.codes(block, h, i, v);
+            rb w = block256_code(f, block, expanded, h, i, v);
             rf code[4];
             rf_codes(w, f.max, f.offset, code);
             UNROLL(e, 4) put(to, f.has_minimum ? rf_fma(scale, code[e], less) : rf_mul(scale, code[e]), i * f.sub + 4 * v + e);
@@ -266,7 +284,9 @@ TEMPLATE void block256_unpack(const block256 f, const uint8_t *group, int64_t k0
         rb scales[4], minimums[4];
         f.scales(block, scales);
         if (f.has_minimum) f.minimums(block, minimums);
-        BLOCK256_FOURS(f, block256_unpack_subs(f, block, scales, minimums, d, dmin, h, put, to))
+        BLOCK256_EXPANDED;
+        if (f.expand) f.expand(block, expanded);
+        for (int h = 0; h < 64 / f.sub; h++) block256_unpack_subs(f, block, expanded, scales, minimums, d, dmin, h, put, to);
     }
 }
 

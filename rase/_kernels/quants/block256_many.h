@@ -4,12 +4,12 @@
 #define RASE_QUANTS_BLOCK256_MANY_H
 
 #ifdef RASE_WIDE_GROUPS
-TEMPLATE void block256_wide_subs(const block256 f, const uint8_t *block, const rb *scales, const int h, int16_t *to) {
+TEMPLATE void block256_wide_subs(const block256 f, const uint8_t *block, const uint8_t *expanded, const rb *scales, int h, int16_t *to) {
     UNROLL(i, 4) {
         rh scale = f.signed_scales ? rh_twice_i8(scales[h], i) : rh_twice_u8(scales[h], i);
         rh less = rh_mul(scale, rh_set1((int16_t)f.offset));
         UNROLL(v, f.sub / 4) {
-            rb w = f.codes(block, h, i, v);
+            rb w = block256_code(f, block, expanded, h, i, v);
             rh even = rh_mul(rh_even_u8(w), scale), odd = rh_mul(rh_odd_u8(w), scale);
             rh_store(to, f.offset ? rh_sub(even, less) : even);
             rh_store(to + 2 * RASE_R, f.offset ? rh_sub(odd, less) : odd);
@@ -24,7 +24,9 @@ TEMPLATE void block256_wide(const block256 f, const uint8_t *group, int64_t b, w
     rb scales[4];
     rf_store(panel->d, block256_d(f, halves));
     f.scales(block, scales);
-    BLOCK256_FOURS(f, block256_wide_subs(f, block, scales, h, panel->weights + 4 * h * f.sub * RASE_R))
+    BLOCK256_EXPANDED;
+    if (f.expand) f.expand(block, expanded);
+    for (int h = 0; h < 64 / f.sub; h++) block256_wide_subs(f, block, expanded, scales, h, panel->weights + 4 * h * f.sub * RASE_R);
     if (f.has_minimum) {
         rf_store(panel->minimum, rf_from_f16(halves + RASE_R));
         f.minimums(block, scales);
@@ -41,16 +43,16 @@ TEMPLATE void block256_wide(const block256 f, const uint8_t *group, int64_t b, w
 #endif
 
 #ifdef RASE_FOUR_ROWS
-TEMPLATE void block256_four_rows(const block256 f, const uint8_t *block, const rb *scales, const int h, const int16_t *a, const rf *d,
+TEMPLATE void block256_four_rows(const block256 f, const uint8_t *block, const uint8_t *expanded, const rb *scales, int h, const int16_t *a, const rf *d,
                                  ri *sum, rf *acc) {
     const int sub_bytes = (int)block256_bytes(f) * f.sub / 256, part = f.run < f.sub ? f.run : f.sub;
     UNROLL(i, 4) {
-        read_ahead(block + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
+        read_ahead_of_rows(block + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
         rh scale = f.signed_scales ? rh_twice_i8(scales[h], i) : rh_twice_u8(scales[h], i);
         rh less = rh_mul(scale, rh_set1((int16_t)f.offset));
         UNROLL(step, f.sub / 4) {
             const int v = part < f.sub ? step : block256_step(f, step), k = i * f.sub + 4 * v;
-            rb w = f.codes(block, h, i, v);
+            rb w = block256_code(f, block, expanded, h, i, v);
             rh even = rh_mul(rh_even_u8(w), scale), odd = rh_mul(rh_odd_u8(w), scale);
             if (f.offset) even = rh_sub(even, less), odd = rh_sub(odd, less);
             four_dots(sum, even, odd, a + k / RASE_WIDE_COLS * WIDE_RUN + k % RASE_WIDE_COLS);
@@ -80,7 +82,10 @@ TEMPLATE void block256_four(const block256 f, const uint8_t *group, int64_t cols
         UNROLL(t, 4) of_rows[t] = rf_mul(d, rf_set1(da[t * blocks + b]));
         rb scales[4];
         f.scales(block, scales);
-        BLOCK256_FOURS(f, block256_four_rows(f, block, scales, h, wide_at(act, cols, row, 256 * b + 4 * h * f.sub), of_rows, sum, acc))
+        BLOCK256_EXPANDED;
+        if (f.expand) f.expand(block, expanded);
+        for (int h = 0; h < 64 / f.sub; h++)
+            block256_four_rows(f, block, expanded, scales, h, wide_at(act, cols, row, 256 * b + 4 * h * f.sub), of_rows, sum, acc);
         if (f.has_minimum) {
             f.minimums(block, scales);
             ri side[4];

@@ -139,7 +139,7 @@ TEMPLATE void block32_four(const block32 f, const uint8_t *group, int64_t cols, 
     rf acc[4];
     UNROLL(t, 4) acc[t] = rf_zero();
     for (int64_t first = 0; first < blocks; first += f.share, group += block32_bytes(f)) {
-        read_ahead(group, (int)(block32_bytes(f) + 63) / 64);
+        read_ahead_of_rows(group, (int)(block32_bytes(f) + 63) / 64);
         rf d = block32_d(f, group), minimum = block32_minimum(f, group, d);
         rh less = rh_set1((int16_t)f.offset);
         UNROLL(s, f.share) {

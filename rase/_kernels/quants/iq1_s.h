@@ -13,7 +13,8 @@ TEMPLATE void iq1_s_scales(const uint8_t *block, rb *out) {
 TEMPLATE rb iq1_s_codes(const uint8_t *block, int h, int i, int v) {
     return iq1_codes(block, 8 * (4 * h + i) + v, rb_load(block + TRIT_VECTORS * VECTOR), 8 * i + 4 * h + 3);
 }
-static const block256 iq1_s = {TRIT_BYTES + 4, 32, 18, 9, 0, 0, 0, iq1_s_scales, NULL, iq1_s_codes, 3, 256, 1, 1, NULL};
+BLOCK256_EXPAND(iq1_s, 32, 1)
+static const block256 iq1_s = {TRIT_BYTES + 4, 32, 18, 9, 0, 0, 0, iq1_s_scales, NULL, iq1_s_codes, 3, 256, 1, 1, iq1_s_expand, NULL};
 
 /* File block: d, low bytes of the indices[32], words[8] of 16 bits: four upper triples of indices, the scale, and whether the weights lie
  * below. */

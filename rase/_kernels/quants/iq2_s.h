@@ -19,7 +19,7 @@ TEMPLATE rb iq2_s_codes(const uint8_t *block, int h, int i, int v) {
     rb entry = rb_grid(iq2_s_grid, rb_mix(low, high, 0x300));
     return iq2_entry_codes(entry, v, rb_load(block + (10 + 2 * h + (v & 1)) * VECTOR), g);
 }
-static const block256 iq2_s = {80, 16, 86, 43, 0, 0, 0, iq2_s_scales, NULL, iq2_s_codes, 3, 32, 1, 0, NULL};
+static const block256 iq2_s = {80, 16, 86, 43, 0, 0, 0, iq2_s_scales, NULL, iq2_s_codes, 3, 32, 1, 0, NULL, NULL};
 
 /* File block: d, low bytes of the indices[32], signs[32], upper pairs[8], scales[8]. */
 static int iq2_s_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

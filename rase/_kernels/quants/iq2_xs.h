@@ -19,7 +19,7 @@ TEMPLATE rb iq2_xs_codes(const uint8_t *block, int h, int i, int v) {
     rb entry = rb_grid(iq2_xs_grid, rb_mix(low, rb_lane_shr(rb_load(z + VECTOR), 16 + bit), 256));
     return iq2_entry_codes(entry, v, even_pair(z, v & 1), bit);
 }
-static const block256 iq2_xs = {72, 16, 86, 43, 0, 0, 0, iq2_xs_scales, NULL, iq2_xs_codes, 3, 32, 1, 0, NULL};
+static const block256 iq2_xs = {72, 16, 86, 43, 0, 0, 0, iq2_xs_scales, NULL, iq2_xs_codes, 3, 32, 1, 0, NULL, NULL};
 
 /* File block: d; 16-bit words of an index (9 bits) and signs (7)[32]; scales[8]. */
 static int iq2_xs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -18,7 +18,9 @@ TEMPLATE void iq2_xxs_turned(const uint8_t *block, int h, int i, int e, rb *out)
                even_signs(rb_load(block + (8 + 4 * h + i) * VECTOR)), e, out);
 }
 TURNED_BACK(iq2_xxs)
+BLOCK256_EXPAND(iq2_xxs, 32, 0)
 #define IQ2_XXS_TURNED iq2_xxs_turned
+#define IQ2_XXS_EXPAND iq2_xxs_expand
 #else
 GRID(iq2_xxs, IQ2_XXS_GRID_LIST)
 TEMPLATE void iq2_xxs_scales(const uint8_t *block, rb *out) { pair_scales(block + 8 * VECTOR, out); }
@@ -28,8 +30,9 @@ TEMPLATE rb iq2_xxs_codes(const uint8_t *block, int h, int i, int v) {
     return iq2_entry_codes(entry, v, even_pair(z, v & 1), 4 * (i & 1) + v / 2);
 }
 #define IQ2_XXS_TURNED NULL
+#define IQ2_XXS_EXPAND NULL
 #endif
-static const block256 iq2_xxs = {64, 32, 86, 43, 0, 0, 0, iq2_xxs_scales, NULL, iq2_xxs_codes, 3, 32, 1, 0, IQ2_XXS_TURNED};
+static const block256 iq2_xxs = {64, 32, 86, 43, 0, 0, 0, iq2_xxs_scales, NULL, iq2_xxs_codes, 3, 32, 1, 0, IQ2_XXS_EXPAND, IQ2_XXS_TURNED};
 
 /* File block: d; per 32 weights indices[4], then 32 bits of four 7-bit signs and the scale. */
 static int iq2_xxs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

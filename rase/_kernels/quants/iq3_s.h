@@ -23,7 +23,9 @@ TEMPLATE void iq3_s_turned(const uint8_t *block, int h, int i, int e, rb *out) {
     iq3_turned(iq3_s_values, plane[0], plane[1], rb_load(block + (19 + 4 * h + i) * VECTOR), e, out);
 }
 TURNED_BACK(iq3_s)
+BLOCK256_EXPAND(iq3_s, 32, 0)
 #define IQ3_S_TURNED iq3_s_turned
+#define IQ3_S_EXPAND iq3_s_expand
 #else
 GRID(iq3_s, IQ3_S_GRID_LIST)
 static const uint8_t iq3_s_values[16] = {CODES_16(IQ3_S_CODE, 0, 3, 0)};
@@ -35,8 +37,9 @@ TEMPLATE rb iq3_s_codes(const uint8_t *block, int h, int i, int v) {
     return rb_lookup(iq3_s_values, rb_or(entry, move_bits(rb_load(z + (v & 1) * VECTOR), 4 * (i & 1) + v / 2, 3, 8)));
 }
 #define IQ3_S_TURNED NULL
+#define IQ3_S_EXPAND NULL
 #endif
-static const block256 iq3_s = {108, 32, 30, 15, 0, 0, 0, iq3_s_scales, NULL, iq3_s_codes, 0, 128, 1, 0, IQ3_S_TURNED};
+static const block256 iq3_s = {108, 32, 30, 15, 0, 0, 0, iq3_s_scales, NULL, iq3_s_codes, 0, 128, 1, 0, IQ3_S_EXPAND, IQ3_S_TURNED};
 
 /* File block: d, low bytes of the indices[64], ninth bits[8], signs[32], scales[4]. */
 static int iq3_s_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -22,7 +22,9 @@ TEMPLATE void iq3_xxs_turned(const uint8_t *block, int h, int i, int e, rb *out)
                even_signs(rb_load(block + (16 + 4 * h + i) * VECTOR)), e, out);
 }
 TURNED_BACK(iq3_xxs)
+BLOCK256_EXPAND(iq3_xxs, 32, 0)
 #define IQ3_XXS_TURNED iq3_xxs_turned
+#define IQ3_XXS_EXPAND iq3_xxs_expand
 #else
 GRID(iq3_xxs, IQ3_XXS_GRID_LIST)
 static const uint8_t iq3_xxs_values[16] = {CODES_16(IQ3_XXS_CODE, 0, 3, 0)};
@@ -33,8 +35,9 @@ TEMPLATE rb iq3_xxs_codes(const uint8_t *block, int h, int i, int v) {
     return rb_lookup(iq3_xxs_values, rb_or(entry, move_bits(even_pair(z, v & 1), 4 * (i & 1) + v / 2, 3, 8)));
 }
 #define IQ3_XXS_TURNED NULL
+#define IQ3_XXS_EXPAND NULL
 #endif
-static const block256 iq3_xxs = {96, 32, 124, 62, 0, 0, 0, iq3_xxs_scales, NULL, iq3_xxs_codes, 2, 32, 1, 0, IQ3_XXS_TURNED};
+static const block256 iq3_xxs = {96, 32, 124, 62, 0, 0, 0, iq3_xxs_scales, NULL, iq3_xxs_codes, 2, 32, 1, 0, IQ3_XXS_EXPAND, IQ3_XXS_TURNED};
 
 /* File block: d, indices[64]; per 32 weights 32 bits of four 7-bit signs and the scale. */
 static int iq3_xxs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -73,7 +73,7 @@ static void q8_0_four(const uint8_t *group, int64_t cols, const rase_act *act, i
     UNROLL(t, 4) acc[t] = rf_zero();
     for (int64_t b = 0; b < blocks; b++, group += 34 * RASE_R) {
         const int16_t *a = wide_at(act, cols, row, 32 * b);
-        read_ahead(group, (34 * RASE_R + 63) / 64);
+        read_ahead_of_rows(group, (34 * RASE_R + 63) / 64);
         rf d = rf_from_f16((const uint16_t *)group);
         ri sum[8];
         UNROLL(t, 8) sum[t] = ri_zero();

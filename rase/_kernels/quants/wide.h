@@ -73,8 +73,12 @@ TEMPLATE void wide_sum(const wide_panel *panels, int from, int depth, const wide
         wide_step(sum, g, weights, a);
         /* In small portions: a burst of requests to memory would stop the core. */
         for (int l = 0; l < task->lines; l++) {
-            const uint8_t *line = task->weights + 64 * (task->first + (from + d) / 16 * task->lines + l);
-            UNROLL(j, g) read_ahead(line + (size_t)j * task->apart, 1);
+            const int line = task->first + (from + d) / 16 * task->lines + l;
+            UNROLL(j, g) {
+                const uint8_t *p = task->weights + 64 * line + (size_t)j * task->apart;
+                if (line % 2 == 0) __builtin_prefetch(p + AHEAD_FARTHER, 0, 2);
+                __builtin_prefetch(p + AHEAD_NEAR, 0, 3);
+            }
         }
         UNROLL(j, g) weights[j] += 16 * RASE_R;
         a += (k + d) % RASE_WIDE_COLS ? WIDE_RUN - 16 : 16;
