@@ -8,6 +8,7 @@ from rase.backends import get_backend
 from rase.backends.base import CompileOptions
 from rase.benchmark.cost import cost_of
 from rase.errors import CorruptModelFile, UnsupportedFormat
+from rase.graph import ops
 from rase.models import build
 from tests.support.programs import BACKENDS, assert_same_bits, backend_named, run_chunks
 from tests.support.tiny import WIDE_LLAMA, ZOO
@@ -104,3 +105,16 @@ def test_several_threads_fill_one_stack(tmp_path):
         with get_backend("cpu").compile(graph, HashedTensors(file), CompileOptions(threads=4)) as program:
             program.reserve_pages(2)
             assert_same_bits(run_chunks(program, tiny.ids(40)), run(tiny, tiny.source, "cpu"))
+
+
+@pytest.mark.parametrize(("value", "scale"), [(2.5, 2.5), (0.0, 1.0), (None, 1.0)])
+def test_gates_are_scaled_as_the_file_says(value, scale):
+    tiny = ZOO["qwen3moe"]
+    graph = tiny.but(extra={**tiny.extra, "expert_weights_scale": value}).graph()
+    assert {op.scale for op in graph.ops if isinstance(op, ops.Route)} == {scale}
+
+
+def test_more_experts_for_a_token_than_there_are_is_refused():
+    tiny = ZOO["mixtral"]
+    with pytest.raises(CorruptModelFile, match=r"expert_used_count.*at most expert_count, 5"):
+        tiny.but(extra={"expert_used_count": 6}).graph()
