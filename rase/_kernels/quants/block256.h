@@ -337,7 +337,7 @@ TEMPLATE rb spread_nibbles(rb x) {
                               float *out, int64_t out_stride) {                                                         \
         block256_tile(NAME, group, cols, act, row, n, out, out_stride);                                                 \
     }                                                                                                                   \
-    BLOCK256_FOUR(NAME) BLOCK256_WIDE(NAME)                                                                                                 \
+    BLOCK256_ROWS(NAME) BLOCK256_WIDE(NAME)                                                                                                 \
     QUANTISED_FORMAT_IN_ROWS(NAME, ID, 256, RASE_ACT_Q16_256, NAME.run, NAME.has_minimum ? 256 / NAME.sub : 0, \
                              block256_bytes(NAME), IN_ROWS)
 

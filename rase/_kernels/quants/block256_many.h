@@ -1,4 +1,4 @@
-/* Blocks of 256 times many rows of activations: panels of wide.h, and four rows in registers. Part of block256.h, whose accumulator
+/* Blocks of 256 times many rows of activations: panels of wide.h, and four or eight rows in registers. Part of block256.h, whose accumulator
  * and bounds hold here, too. */
 #ifndef RASE_QUANTS_BLOCK256_MANY_H
 #define RASE_QUANTS_BLOCK256_MANY_H
@@ -43,9 +43,11 @@ TEMPLATE void block256_wide(const block256 f, const uint8_t *group, int64_t b, w
 #endif
 
 #ifdef RASE_FOUR_ROWS
-TEMPLATE void block256_four_rows(const block256 f, const uint8_t *block, const uint8_t *expanded, const rb *scales, int h, const int16_t *a, const rf *d,
-                                 ri *sum, rf *acc) {
+TEMPLATE void block256_rows_subs(const block256 f, const uint8_t *block, const uint8_t *expanded, const rb *scales, int h, const int16_t *a, const rf *d,
+                                 ri *sum, rf *acc, int64_t next, const int n) {
     const int sub_bytes = (int)block256_bytes(f) * f.sub / 256, part = f.run < f.sub ? f.run : f.sub;
+    const int16_t *fours[2] = {a, a + next};
+    KEEP_POINTERS(fours)
     UNROLL(i, 4) {
         read_ahead_of_rows(block + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
         rh scale = f.signed_scales ? rh_twice_i8(scales[h], i) : rh_twice_u8(scales[h], i);
@@ -55,56 +57,56 @@ TEMPLATE void block256_four_rows(const block256 f, const uint8_t *block, const u
             rb w = block256_code(f, block, expanded, h, i, v);
             rh even = rh_mul(rh_even_u8(w), scale), odd = rh_mul(rh_odd_u8(w), scale);
             if (f.offset) even = rh_sub(even, less), odd = rh_sub(odd, less);
-            four_dots(sum, even, odd, a + k / RASE_WIDE_COLS * WIDE_RUN + k % RASE_WIDE_COLS);
+            rows_dots(sum, even, odd, fours, k / RASE_WIDE_COLS * WIDE_RUN + k % RASE_WIDE_COLS, n);
             const int end = i * f.sub + 4 * (step + 1); /* of the four sub-blocks */
             if (f.run <= 4 * f.sub ? end % f.run == 0 : end == 4 * f.sub && (h + 1) * end % f.run == 0) {
-                UNROLL(t, 4) {
-                    acc[t] = rf_fma(rf_from_ri(ri_add(sum[t], sum[4 + t])), d[t], acc[t]);
-                    sum[t] = sum[4 + t] = ri_zero();
+                UNROLL(t, n) {
+                    acc[t] = rf_fma(rf_from_ri(ri_add(sum[t], sum[n + t])), d[t], acc[t]);
+                    sum[t] = sum[n + t] = ri_zero();
                 }
             }
         }
     }
 }
-/* Four rows of activations, from `row` on: sums (4, R). */
-TEMPLATE void block256_four(const block256 f, const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) {
+/* n (4 or 8) rows of activations, from `row` on: sums (n, R). */
+TEMPLATE void block256_rows(const block256 f, const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums,
+                            const int n) {
     const int64_t blocks = cols / 256;
     const float *da = act->d + row * blocks;
     const int16_t *sides = act->sides + row * blocks * RASE_SIDES;
-    rf acc[4], of_rows[4];
-    UNROLL(t, 4) acc[t] = rf_zero();
+    rf acc[8], of_rows[8];
+    UNROLL(t, n) acc[t] = rf_zero();
     for (int64_t b = 0; b < blocks; b++, sides += RASE_SIDES) {
         const uint16_t *halves = (const uint16_t *)block256_start(f, group, b);
         const uint8_t *block = block256_rest(f, group, b);
         rf d = block256_d(f, halves), dmin = f.has_minimum ? rf_from_f16(halves + RASE_R) : rf_zero();
-        ri sum[8];
-        UNROLL(t, 8) sum[t] = ri_zero();
-        UNROLL(t, 4) of_rows[t] = rf_mul(d, rf_set1(da[t * blocks + b]));
+        ri sum[16];
+        UNROLL(t, 2 * n) sum[t] = ri_zero();
+        UNROLL(t, n) of_rows[t] = rf_mul(d, rf_set1(da[t * blocks + b]));
         rb scales[4];
         f.scales(block, scales);
         BLOCK256_EXPANDED;
         if (f.expand) f.expand(block, expanded);
         for (int h = 0; h < 64 / f.sub; h++)
-            block256_four_rows(f, block, expanded, scales, h, wide_at(act, cols, row, 256 * b + 4 * h * f.sub), of_rows, sum, acc);
+            block256_rows_subs(f, block, expanded, scales, h, wide_at(act, cols, row, 256 * b + 4 * h * f.sub), of_rows, sum, acc,
+                                4 * cols, n);
         if (f.has_minimum) {
             f.minimums(block, scales);
-            ri side[4];
-            UNROLL(t, 4) side[t] = ri_zero();
+            ri side[8];
+            UNROLL(t, n) side[t] = ri_zero();
             UNROLL(e, 256 / f.sub) {
                 rh pair = rh_side(scales[e / 4], e % 4);
-                UNROLL(t, 4) side[t] = ri_dot_rh(side[t], pair, sides + t * blocks * RASE_SIDES + (f.sub == 16 ? 0 : 32) + 2 * e);
+                UNROLL(t, n) side[t] = ri_dot_rh(side[t], pair, sides + t * blocks * RASE_SIDES + (f.sub == 16 ? 0 : 32) + 2 * e);
             }
-            UNROLL(t, 4) acc[t] = rf_fnma(rf_mul(dmin, rf_set1(da[t * blocks + b])), rf_from_ri(side[t]), acc[t]);
+            UNROLL(t, n) acc[t] = rf_fnma(rf_mul(dmin, rf_set1(da[t * blocks + b])), rf_from_ri(side[t]), acc[t]);
         }
     }
-    UNROLL(t, 4) rf_store(sums + t * RASE_R, acc[t]);
+    UNROLL(t, n) rf_store(sums + t * RASE_R, acc[t]);
 }
-#define BLOCK256_FOUR(NAME) \
-    static void NAME##_four(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) {      \
-        block256_four(NAME, group, cols, act, row, sums);                                                             \
-    }
+#define BLOCK256_ROWS(NAME)                                                                                                         \
+    ROWS_OF(NAME, block256_rows(NAME, group, cols, act, row, sums, 4), block256_rows(NAME, group, cols, act, row, sums, 8))
 #else
-#define BLOCK256_FOUR(NAME)
+#define BLOCK256_ROWS(NAME)
 #endif
 
 #endif

@@ -132,12 +132,13 @@ TEMPLATE void block32_wide(const block32 f, const uint8_t *block, int count, wid
 #endif
 
 #ifdef RASE_FOUR_ROWS
-/* Four rows of activations, from `row` on: sums (4, R). */
-TEMPLATE void block32_four(const block32 f, const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) {
+/* n (4 or 8) rows of activations, from `row` on: sums (n, R). */
+TEMPLATE void block32_rows(const block32 f, const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums,
+                           const int n) {
     const int64_t blocks = cols / 32;
     const float *da = act->d + row * blocks, *dsums = act->dsums + row * blocks;
-    rf acc[4];
-    UNROLL(t, 4) acc[t] = rf_zero();
+    rf acc[8];
+    UNROLL(t, n) acc[t] = rf_zero();
     for (int64_t first = 0; first < blocks; first += f.share, group += block32_bytes(f)) {
         read_ahead_of_rows(group, (int)(block32_bytes(f) + 63) / 64);
         rf d = block32_d(f, group), minimum = block32_minimum(f, group, d);
@@ -145,29 +146,28 @@ TEMPLATE void block32_four(const block32 f, const uint8_t *group, int64_t cols, 
         UNROLL(s, f.share) {
             const uint8_t *codes = group + (block32_head(f.head) + s * f.code_bytes) * RASE_R;
             const int64_t b = first + s;
-            const int16_t *a = wide_at(act, cols, row, 32 * b);
-            ri sum[8];
-            UNROLL(t, 8) sum[t] = ri_zero();
+            const int16_t *fours[2] = {wide_at(act, cols, row, 32 * b), wide_at(act, cols, row + 4, 32 * b)};
+            KEEP_POINTERS(fours)
+            ri sum[16];
+            UNROLL(t, 2 * n) sum[t] = ri_zero();
             UNROLL(step, 8) {
                 const int v = (step & 1) * 4 + step / 2;
                 rb w = f.codes(codes, v);
                 rh even = rh_even_u8(w), odd = rh_odd_u8(w);
-                four_dots(sum, f.offset ? rh_sub(even, less) : even, f.offset ? rh_sub(odd, less) : odd, a + 4 * v);
+                rows_dots(sum, f.offset ? rh_sub(even, less) : even, f.offset ? rh_sub(odd, less) : odd, fours, 4 * v, n);
             }
-            UNROLL(t, 4) {
-                acc[t] = rf_fma(rf_from_ri(ri_add(sum[t], sum[4 + t])), rf_mul(d, rf_set1(da[t * blocks + b])), acc[t]);
+            UNROLL(t, n) {
+                acc[t] = rf_fma(rf_from_ri(ri_add(sum[t], sum[n + t])), rf_mul(d, rf_set1(da[t * blocks + b])), acc[t]);
                 if (block32_has_minimum(f)) acc[t] = rf_fma(minimum, rf_set1(dsums[t * blocks + b]), acc[t]);
             }
         }
     }
-    UNROLL(t, 4) rf_store(sums + t * RASE_R, acc[t]);
+    UNROLL(t, n) rf_store(sums + t * RASE_R, acc[t]);
 }
-#define BLOCK32_FOUR(NAME)                                                                                            \
-    static void NAME##_four(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) {      \
-        block32_four(NAME, group, cols, act, row, sums);                                                              \
-    }
+#define BLOCK32_ROWS(NAME) \
+    ROWS_OF(NAME, block32_rows(NAME, group, cols, act, row, sums, 4), block32_rows(NAME, group, cols, act, row, sums, 8))
 #else
-#define BLOCK32_FOUR(NAME)
+#define BLOCK32_ROWS(NAME)
 #endif
 
 /* File block: halves, [4 bytes of fifth bits,] 16 bytes of nibbles: weight j low, weight j + 16 high. Nibbles are copied; the
@@ -213,7 +213,7 @@ TEMPLATE rb five_bits(const uint8_t *codes, int v) {
                               float *out, int64_t out_stride) {                                                          \
         block32_tile(NAME, group, cols, act, row, n, out, out_stride);                                                   \
     }                                                                                                                    \
-    BLOCK32_FOUR(NAME) BLOCK32_WIDE(NAME)                                                                                \
+    BLOCK32_ROWS(NAME) BLOCK32_WIDE(NAME)                                                                                \
     QUANTISED_FORMAT(NAME, ID, BLOCK, RASE_ACT_Q16_32, 32, block32_has_minimum(NAME), block32_bytes(NAME))
 #define BLOCK32_FORMAT(NAME, ID)                                                                                         \
     static void NAME##_pack(const uint8_t *src, size_t row_bytes, int rows, int64_t cols, uint8_t *group) {              \

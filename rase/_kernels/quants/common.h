@@ -159,7 +159,7 @@ enum { DOT_TILE = RASE_DOT_TILE };
     for (; i + (N) <= m1; i += (N)) TILE(group, cols, act, i, (N), out + i * out_stride, out_stride);
 
 /* `dot` of one or two activation rows: NAME_tile(group, cols, act, first row, constant row count, out, out_stride); a group stays
- * in the cache while they pass. More rows go the way of wide.h: four at a time by NAME_four(group, cols, act, first row, sums), or
+ * in the cache while they pass. More rows go the way of wide.h: four or eight at a time by NAME_four(group, cols, act, first row, sums), or
  * many by NAME_wide(group, first block, count, panel). `row` from NAME_panel: a row costs R times its share, which a gather of embeddings never
  * feels. */
 #ifdef RASE_WIDE_GROUPS
@@ -176,10 +176,11 @@ enum { DOT_TILE = RASE_DOT_TILE };
 #ifdef RASE_FOUR_ROWS
 #define DOT_SOME(NAME)                                                                                                    \
     if (m1 - m0 >= RASE_WIDE_FROM) {                                                                                             \
-        for (int64_t i = m0 / 4 * 4; i < m1; i += 4) {                                                                    \
-            float sums[4 * RASE_R] __attribute__((aligned(64)));                                                          \
-            NAME##_four(group, cols, act, i, sums);                                                                       \
-            for (int64_t t = i < m0 ? m0 - i : 0; t < 4 && i + t < m1; t++)                                               \
+        for (int64_t i = m0 / 4 * 4, n; i < m1; i += n) {                                                                \
+            float sums[8 * RASE_R] __attribute__((aligned(64)));                                                          \
+            n = m1 - i > 4 ? 8 : 4;                                                                                       \
+            (n == 8 ? NAME##_eight : NAME##_four)(group, cols, act, i, sums);                                             \
+            for (int64_t t = i < m0 ? m0 - i : 0; t < n && i + t < m1; t++)                                               \
                 rf_store(out + (i + t) * out_stride, rf_load(sums + t * RASE_R));                                         \
         }                                                                                                                 \
         continue;                                                                                                         \

@@ -66,25 +66,27 @@ static void q8_0_wide(const uint8_t *group, int64_t first, int count, wide_panel
 }
 #endif
 #ifdef RASE_FOUR_ROWS
-static void q8_0_four(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) {
+TEMPLATE void q8_0_rows(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums, const int n) {
     const int64_t blocks = cols / 32;
     const float *da = act->d + row * blocks;
-    rf acc[4];
-    UNROLL(t, 4) acc[t] = rf_zero();
+    rf acc[8];
+    UNROLL(t, n) acc[t] = rf_zero();
     for (int64_t b = 0; b < blocks; b++, group += 34 * RASE_R) {
-        const int16_t *a = wide_at(act, cols, row, 32 * b);
+        const int16_t *fours[2] = {wide_at(act, cols, row, 32 * b), wide_at(act, cols, row + 4, 32 * b)};
+        KEEP_POINTERS(fours)
         read_ahead_of_rows(group, (34 * RASE_R + 63) / 64);
         rf d = rf_from_f16((const uint16_t *)group);
-        ri sum[8];
-        UNROLL(t, 8) sum[t] = ri_zero();
+        ri sum[16];
+        UNROLL(t, 2 * n) sum[t] = ri_zero();
         UNROLL(v, 8) {
             rb w = rb_load(group + 2 * RASE_R + v * VECTOR);
-            four_dots(sum, rh_even_i8(w), rh_odd_i8(w), a + 4 * v);
+            rows_dots(sum, rh_even_i8(w), rh_odd_i8(w), fours, 4 * v, n);
         }
-        UNROLL(t, 4) acc[t] = rf_fma(rf_from_ri(ri_add(sum[t], sum[4 + t])), rf_mul(d, rf_set1(da[t * blocks + b])), acc[t]);
+        UNROLL(t, n) acc[t] = rf_fma(rf_from_ri(ri_add(sum[t], sum[n + t])), rf_mul(d, rf_set1(da[t * blocks + b])), acc[t]);
     }
-    UNROLL(t, 4) rf_store(sums + t * RASE_R, acc[t]);
+    UNROLL(t, n) rf_store(sums + t * RASE_R, acc[t]);
 }
+ROWS_OF(q8_0, q8_0_rows(group, cols, act, row, sums, 4), q8_0_rows(group, cols, act, row, sums, 8))
 #endif
 
 QUANTISED_FORMAT(q8_0, 8, 32, RASE_ACT_Q16_32, 32, 0, 34 * RASE_R)

@@ -3,7 +3,7 @@
  * Weights are unpacked to scale times (code - offset) as int16 (at most 4096 in size), bytes 0 and 2, then 1 and 3 of every lane
  * side by side; an activation is one int16, 254 * high + low. A run of depths is summed in int32 and enters as float32 by one
  * FMA; within a format's run no sum leaves int32 (block32.h, block256.h). Against the two int8 halves of one row that is as many
- * dot instructions, but neither scales nor offsets are left between them. Where registers are many, four rows meet the
+ * dot instructions, but neither scales nor offsets are left between them. Where registers are many, four or eight rows meet the
  * weights there; more rows share a panel: 256 depths of a group, unpacked to the first-level cache. */
 #ifndef RASE_QUANTS_WIDE_H
 #define RASE_QUANTS_WIDE_H
@@ -11,7 +11,7 @@
 enum {
     WIDE_DEPTH = 256,
 #ifdef RASE_FOUR_ROWS
-    WIDE_ROWS = 5,                     /* from so many rows on panels are faster than unpacking again for every four */
+    WIDE_ROWS = 9,                     /* from so many rows on panels are faster than unpacking again for every eight */
 #else
     WIDE_ROWS = RASE_WIDE_FROM,
 #endif
@@ -186,13 +186,17 @@ static void wide_dot(const uint8_t *groups, int64_t n_groups, size_t group_bytes
 TEMPLATE const int16_t *wide_at(const rase_act *act, int64_t cols, int64_t row, int64_t k) {
     return act->wide + row * cols + k / RASE_WIDE_COLS * WIDE_RUN;
 }
-/* sum += one vector of weights times depths a[0..3] of four rows; two sums a row, so that the dot units do not wait. */
-TEMPLATE void four_dots(ri *sum, rh even, rh odd, const int16_t *a) {
-    UNROLL(t, 4) {
-        sum[t] = ri_dot_rh(sum[t], even, a + t * RASE_WIDE_COLS);
-        sum[4 + t] = ri_dot_rh(sum[4 + t], odd, a + t * RASE_WIDE_COLS + 2);
-    }
+/* sum += one vector of weights times depths `from` to `from` + 3 of n rows, four of them at each pointer; two sums a row, so that the
+ * dot units do not wait. */
+TEMPLATE void rows_dots(ri *sum, rh even, rh odd, const int16_t *const *fours, const int from, const int n) {
+    UNROLL(t, n) sum[t] = ri_dot_rh(sum[t], even, fours[t / 4] + from + t % 4 * RASE_WIDE_COLS);
+    UNROLL(t, n) sum[n + t] = ri_dot_rh(sum[n + t], odd, fours[t / 4] + from + t % 4 * RASE_WIDE_COLS + 2);
 }
+/* The compiler would make a pointer of its own for every row and depth, and keep them in memory. */
+#define KEEP_POINTERS(fours) __asm__("" : "+r"((fours)[0]), "+r"((fours)[1]));
+#define ROWS_OF(NAME, FOUR, EIGHT)                                                                                                  \
+    static void NAME##_four(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) { FOUR; }            \
+    static void NAME##_eight(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) { EIGHT; }
 #endif
 
 #endif

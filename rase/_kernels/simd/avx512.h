@@ -206,9 +206,9 @@ static inline rh rh_side(rb x, int i) {
     return _mm512_or_si512(byte, _mm512_slli_epi32(byte, 23));
 }
 static inline ri ri_dot_rh(ri acc, rh w, const int16_t *a) {
-    int32_t two;
-    memcpy(&two, a, 4);
-    return _mm512_dpwssd_epi32(acc, w, _mm512_set1_epi32(two));
+    /* The compiler would load and broadcast apart. */
+    __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*(const int16_t(*)[2])a));
+    return acc;
 }
 /* Rows of int16 pairs in a panel (quants/wide.h). */
 static inline rh rh_load(const int16_t *p) { return _mm512_load_si512(p); }
