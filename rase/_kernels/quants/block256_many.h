@@ -61,8 +61,9 @@ TEMPLATE void block256_rows_subs(const block256 f, const uint8_t *block, const u
             const int end = i * f.sub + 4 * (step + 1); /* of the four sub-blocks */
             if (f.run <= 4 * f.sub ? end % f.run == 0 : end == 4 * f.sub && (h + 1) * end % f.run == 0) {
                 UNROLL(t, n) {
-                    acc[t] = rf_fma(rf_from_ri(ri_add(sum[t], sum[n + t])), d[t], acc[t]);
-                    sum[t] = sum[n + t] = ri_zero();
+                    acc[t] = rf_fma(rf_from_ri(rows_sum(sum, t, n)), d[t], acc[t]);
+                    sum[t] = ri_zero();
+                    if (rows_chains(n) > 1) sum[n + t] = ri_zero();
                 }
             }
         }

@@ -186,12 +186,15 @@ static void wide_dot(const uint8_t *groups, int64_t n_groups, size_t group_bytes
 TEMPLATE const int16_t *wide_at(const rase_act *act, int64_t cols, int64_t row, int64_t k) {
     return act->wide + row * cols + k / RASE_WIDE_COLS * WIDE_RUN;
 }
-/* sum += one vector of weights times depths `from` to `from` + 3 of n rows, four of them at each pointer; two sums a row, so that the
- * dot units do not wait. */
+/* Sums a row: two where four rows alone would wait for the dot units. */
+TEMPLATE int rows_chains(const int n) { return n > 4 ? 1 : 2; }
+/* sum += one vector of weights times depths `from` to `from` + 3 of n rows, four of them at each pointer. */
 TEMPLATE void rows_dots(ri *sum, rh even, rh odd, const int16_t *const *fours, const int from, const int n) {
+    const int other = (rows_chains(n) - 1) * n;
     UNROLL(t, n) sum[t] = ri_dot_rh(sum[t], even, fours[t / 4] + from + t % 4 * RASE_WIDE_COLS);
-    UNROLL(t, n) sum[n + t] = ri_dot_rh(sum[n + t], odd, fours[t / 4] + from + t % 4 * RASE_WIDE_COLS + 2);
+    UNROLL(t, n) sum[other + t] = ri_dot_rh(sum[other + t], odd, fours[t / 4] + from + t % 4 * RASE_WIDE_COLS + 2);
 }
+TEMPLATE ri rows_sum(const ri *sum, int t, const int n) { return rows_chains(n) > 1 ? ri_add(sum[t], sum[n + t]) : sum[t]; }
 /* The compiler would make a pointer of its own for every row and depth, and keep them in memory. */
 #define KEEP_POINTERS(fours) __asm__("" : "+r"((fours)[0]), "+r"((fours)[1]));
 #define ROWS_OF(NAME, FOUR, EIGHT)                                                                                                  \
