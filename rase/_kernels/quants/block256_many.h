@@ -57,13 +57,13 @@ TEMPLATE void block256_rows_subs(const block256 f, const uint8_t *block, const u
             rb w = block256_code(f, block, expanded, h, i, v);
             rh even = rh_mul(rh_even_u8(w), scale), odd = rh_mul(rh_odd_u8(w), scale);
             if (f.offset) even = rh_sub(even, less), odd = rh_sub(odd, less);
-            rows_dots(sum, even, odd, fours, k / RASE_WIDE_COLS * WIDE_RUN + k % RASE_WIDE_COLS, n);
+            rows_dots(sum, even, odd, fours, k / RASE_WIDE_COLS * WIDE_RUN + k % RASE_WIDE_COLS, n, f.run);
             const int end = i * f.sub + 4 * (step + 1); /* of the four sub-blocks */
             if (f.run <= 4 * f.sub ? end % f.run == 0 : end == 4 * f.sub && (h + 1) * end % f.run == 0) {
                 UNROLL(t, n) {
-                    acc[t] = rf_fma(rf_from_ri(rows_sum(sum, t, n)), d[t], acc[t]);
+                    acc[t] = rf_fma(rf_from_ri(rows_sum(sum, t, n, f.run)), d[t], acc[t]);
                     sum[t] = ri_zero();
-                    if (rows_chains(n) > 1) sum[n + t] = ri_zero();
+                    if (rows_chains(n, f.run) > 1) sum[n + t] = ri_zero();
                 }
             }
         }

@@ -154,10 +154,10 @@ TEMPLATE void block32_rows(const block32 f, const uint8_t *group, int64_t cols, 
                 const int v = (step & 1) * 4 + step / 2;
                 rb w = f.codes(codes, v);
                 rh even = rh_even_u8(w), odd = rh_odd_u8(w);
-                rows_dots(sum, f.offset ? rh_sub(even, less) : even, f.offset ? rh_sub(odd, less) : odd, fours, 4 * v, n);
+                rows_dots(sum, f.offset ? rh_sub(even, less) : even, f.offset ? rh_sub(odd, less) : odd, fours, 4 * v, n, 32);
             }
             UNROLL(t, n) {
-                acc[t] = rf_fma(rf_from_ri(rows_sum(sum, t, n)), rf_mul(d, rf_set1(da[t * blocks + b])), acc[t]);
+                acc[t] = rf_fma(rf_from_ri(rows_sum(sum, t, n, 32)), rf_mul(d, rf_set1(da[t * blocks + b])), acc[t]);
                 if (block32_has_minimum(f)) acc[t] = rf_fma(minimum, rf_set1(dsums[t * blocks + b]), acc[t]);
             }
         }

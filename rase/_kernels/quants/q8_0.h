@@ -80,9 +80,9 @@ TEMPLATE void q8_0_rows(const uint8_t *group, int64_t cols, const rase_act *act,
         UNROLL(t, 2 * n) sum[t] = ri_zero();
         UNROLL(v, 8) {
             rb w = rb_load(group + 2 * RASE_R + v * VECTOR);
-            rows_dots(sum, rh_even_i8(w), rh_odd_i8(w), fours, 4 * v, n);
+            rows_dots(sum, rh_even_i8(w), rh_odd_i8(w), fours, 4 * v, n, 32);
         }
-        UNROLL(t, n) acc[t] = rf_fma(rf_from_ri(rows_sum(sum, t, n)), rf_mul(d, rf_set1(da[t * blocks + b])), acc[t]);
+        UNROLL(t, n) acc[t] = rf_fma(rf_from_ri(rows_sum(sum, t, n, 32)), rf_mul(d, rf_set1(da[t * blocks + b])), acc[t]);
     }
     UNROLL(t, n) rf_store(sums + t * RASE_R, acc[t]);
 }

@@ -11,7 +11,7 @@
 enum {
     WIDE_DEPTH = 256,
 #ifdef RASE_FOUR_ROWS
-    WIDE_ROWS = 9,                     /* from so many rows on panels are faster than unpacking again for every eight */
+    WIDE_ROWS = 17,                    /* from so many rows on panels are faster than unpacking again for every eight */
 #else
     WIDE_ROWS = RASE_WIDE_FROM,
 #endif
@@ -186,15 +186,15 @@ static void wide_dot(const uint8_t *groups, int64_t n_groups, size_t group_bytes
 TEMPLATE const int16_t *wide_at(const rase_act *act, int64_t cols, int64_t row, int64_t k) {
     return act->wide + row * cols + k / RASE_WIDE_COLS * WIDE_RUN;
 }
-/* Sums a row: two where four rows alone would wait for the dot units. */
-TEMPLATE int rows_chains(const int n) { return n > 4 ? 1 : 2; }
+/* Sums a row: two where the long runs of four rows alone would wait for the dot units. */
+TEMPLATE int rows_chains(const int n, const int run) { return n > 4 || run <= 32 ? 1 : 2; }
 /* sum += one vector of weights times depths `from` to `from` + 3 of n rows, four of them at each pointer. */
-TEMPLATE void rows_dots(ri *sum, rh even, rh odd, const int16_t *const *fours, const int from, const int n) {
-    const int other = (rows_chains(n) - 1) * n;
+TEMPLATE void rows_dots(ri *sum, rh even, rh odd, const int16_t *const *fours, const int from, const int n, const int run) {
+    const int other = (rows_chains(n, run) - 1) * n;
     UNROLL(t, n) sum[t] = ri_dot_rh(sum[t], even, fours[t / 4] + from + t % 4 * RASE_WIDE_COLS);
     UNROLL(t, n) sum[other + t] = ri_dot_rh(sum[other + t], odd, fours[t / 4] + from + t % 4 * RASE_WIDE_COLS + 2);
 }
-TEMPLATE ri rows_sum(const ri *sum, int t, const int n) { return rows_chains(n) > 1 ? ri_add(sum[t], sum[n + t]) : sum[t]; }
+TEMPLATE ri rows_sum(const ri *sum, int t, const int n, const int run) { return rows_chains(n, run) > 1 ? ri_add(sum[t], sum[n + t]) : sum[t]; }
 /* The compiler would make a pointer of its own for every row and depth, and keep them in memory. */
 #define KEEP_POINTERS(fours) __asm__("" : "+r"((fours)[0]), "+r"((fours)[1]));
 #define ROWS_OF(NAME, FOUR, EIGHT)                                                                                                  \
