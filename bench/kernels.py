@@ -5,7 +5,8 @@
 
 With --nearest: each codebook, ternary and AWQ format beside the older one of the nearest width, in turn.
 
-Decode: GB/s of packed weights, one activation row. Batches and prefill: billions of multiply-adds a second.
+Decode: GB/s of weights as the file holds them, one activation row. Batches and prefill: billions of
+multiply-adds a second.
 The last columns: what a token costs in decode from memory, and from L2, over what it costs in prefill.
 Best of several runs; the quantization of the activations is subtracted.
 """
@@ -65,7 +66,7 @@ class Matrix:
             part.reshape(-1, form.block_bytes)[:, 0] = 120
         self.raw = np.resize(part, (self.rows, shape[1])).reshape(-1)
         self.packed = aligned(variant.packed_bytes(form.ggml_id, self.rows, COLS))
-        self.bytes_per_mac = self.packed.nbytes / (self.rows * COLS)
+        self.bytes_per_mac = self.raw.nbytes / (self.rows * COLS)
         self.pack()
 
     def pack(self) -> None:
@@ -88,7 +89,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Pair:
-    """A format beside its nearest: GB/s of packed weights in decode, billions of multiply-adds in prefill."""
+    """A format beside its nearest: GB/s of the file's weights in decode, billions of multiply-adds in
+    prefill."""
 
     name: str
     nearest: str
@@ -106,7 +108,7 @@ def compare(variant: kernels.Variant, name: str) -> Pair:
     prefill: list[float] = []
     for one in (name, NEAREST[name]):
         large, small = (Matrix(variant, format_named(one), size) for size in (LARGE // 2, SMALL))
-        decode.append(large.packed.nbytes / large.seconds(1) / 1e9)
+        decode.append(large.raw.nbytes / large.seconds(1) / 1e9)
         prefill.append(small.rows * COLS * 256 / small.prefill(256) / 1e9)
     return Pair(name, NEAREST[name], (decode[0], decode[1]), (prefill[0], prefill[1]))
 
@@ -143,12 +145,12 @@ def main() -> None:
             continue
         large, small = Matrix(variant, form, LARGE), Matrix(variant, form, SMALL)
         pack = large.raw.nbytes / best(large.pack) / 1e9
-        memory = large.packed.nbytes / large.seconds(1) / 1e9
+        memory = large.raw.nbytes / large.seconds(1) / 1e9
         one = small.seconds(1)
         macs = small.rows * COLS / 1e9
         batch = {m: small.seconds(m) for m in (4, 8, 64)}
         print(
-            f"{form.name:6} {pack:6.1f} {memory:8.1f} {small.packed.nbytes / one / 1e9:8.1f}"
+            f"{form.name:6} {pack:6.1f} {memory:8.1f} {small.raw.nbytes / one / 1e9:8.1f}"
             + "".join(f" {macs * m / batch[m]:8.1f}" for m in (4, 8, 64))
             + f"   {large.bytes_per_mac / memory * macs * 64 / batch[64]:6.1f} {one / (batch[64] / 64):6.2f}"
         )

@@ -1,6 +1,6 @@
 """Proof 7 of list 03: codebook, ternary and AWQ formats are as fast as the older ones of the nearest width.
 
-Decode counts in bytes of packed weights a second from memory, prefill in tokens a second: within 25 %.
+Decode counts in bytes of the file's weights a second from memory, prefill in tokens a second: within 25 %.
 """
 
 from __future__ import annotations
