@@ -127,7 +127,9 @@ def test_huge_headers_are_431(quick: RunningServer, head: bytes) -> None:
             time.sleep(0.001)
         raw, seconds = until_closed(sock)
     if raw:  # a reset may overtake the answer while the client is still sending
-        assert answer(raw)[0] in (431, 404 if head.startswith(b"GET /x") else 431) and seconds < 3
+        status = answer(raw)[0]
+        # A line that came at once is read before its length counts: then the connection is kept, too.
+        assert (status == 431 and seconds < 3) or (status == 404 and head.startswith(b"GET /x"))
     alive(quick)
 
 
