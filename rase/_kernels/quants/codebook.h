@@ -14,10 +14,6 @@
 TEMPLATE rb move_lane(rb x, int field, int at) {
     return field > at ? rb_lane_shr(x, field - at) : field < at ? rb_lane_shl(x, at - field) : x;
 }
-/* Bits `field` and up of every lane to bit `at` and up; mask says which to keep. */
-TEMPLATE rb move_lane_bits(rb x, int field, int at, uint32_t mask) {
-    return rb_and(move_lane(x, field, at), rb_lanes(mask));
-}
 
 /* 32 bytes of signs of one row to its lanes of Z0, Z1 of each 64 depths; with `top` (4 bytes) that becomes byte 3 of Z1. */
 static void pack_signs(const uint8_t *signs, const uint8_t *top, uint8_t *lane) {

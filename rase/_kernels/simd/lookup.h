@@ -53,12 +53,7 @@ static inline rb rb_turn(rb x) {
 #define RB_PERMUTE 0
 #endif
 
-/* rf_nibble(x, n): bits 4n to 4n + 3 of every lane as a number, n a constant. */
 #if defined(__AVX512BW__)
-static inline rf rf_nibble(rb x, int n) { /* a lookup by the low four bits of each lane, which saves the mask */
-    const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return _mm512_permutexvar_ps(_mm512_srli_epi32(x, 4 * (unsigned)n), numbers);
-}
 static inline rb rb_xor(rb x, rb y) { return _mm512_xor_si512(x, y); }
 static inline rb rb_add(rb x, rb y) { return _mm512_add_epi8(x, y); }
 static inline rb rb_lanes(uint32_t x) { return _mm512_set1_epi32((int)x); }
@@ -81,9 +76,6 @@ static inline rf rf_from_e8m0(const uint8_t *p) {
     return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(bits, tiny, _mm512_set1_epi32(0x00200000), e));
 }
 #elif defined(__AVX2__)
-static inline rf rf_nibble(rb x, int n) {
-    return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(x, 4 * n), _mm256_set1_epi32(15)));
-}
 static inline rb rb_xor(rb x, rb y) { return _mm256_xor_si256(x, y); }
 static inline rb rb_add(rb x, rb y) { return _mm256_add_epi8(x, y); }
 static inline rb rb_lanes(uint32_t x) { return _mm256_set1_epi32((int)x); }
@@ -112,12 +104,6 @@ static inline rb rb_add(rb x, rb y) { return PAIR_OF2(rb, vaddq_u8, x, y); }
 static inline rb neon_rb(uint32x4_t a, uint32x4_t b) { return (rb){vreinterpretq_u8_u32(a), vreinterpretq_u8_u32(b)}; }
 static inline uint32x4_t neon_u32(uint8x16_t x) { return vreinterpretq_u32_u8(x); }
 static inline rb rb_lanes(uint32_t x) { return neon_rb(vdupq_n_u32(x), vdupq_n_u32(x)); }
-static inline rf rf_nibble(rb x, int n) {
-    const int32x4_t shift = vdupq_n_s32(-4 * n);
-    const uint32x4_t mask = vdupq_n_u32(15);
-    return (rf){vcvtq_f32_u32(vandq_u32(vshlq_u32(neon_u32(x.a), shift), mask)),
-                vcvtq_f32_u32(vandq_u32(vshlq_u32(neon_u32(x.b), shift), mask))};
-}
 static inline rb rb_lane_shr(rb x, int n) {
     return neon_rb(neon_u32(x.a) >> vdupq_n_u32((uint32_t)n), neon_u32(x.b) >> vdupq_n_u32((uint32_t)n));
 }
@@ -154,9 +140,6 @@ static inline rf rf_from_e8m0(const uint8_t *p) {
                 vreinterpretq_f32_s32(vbslq_s32(vcltq_s32(e.b, two), tiny << e.b, bits.b))};
 }
 #else
-static inline rf rf_nibble(rb x, int n) {
-    return rf_from_ri(ri_byte_u8(rb_and(n & 1 ? rb_shr(x, 4) : x, rb_set1(0x0f)), n / 2));
-}
 #define EACH(TYPE, COUNT, x, EXPRESSION)                                     \
     TYPE all_[COUNT];                                                        \
     rb_store((uint8_t *)all_, x);                                            \
