@@ -39,6 +39,7 @@ ARROWS: dict[str, set[str]] = {
     "api": {"completion", "session", "registry", *VALUES},
     "completion": {"session", "engine", "text"},
     "session": {"engine", "text", "models", "graph", "backends", "gguf", "safetensors", "registry"},
+    "testing": {"backends", "graph", "models", "gguf"},
     "convert": {"models.files", "gguf", "text", "_kernels", "registry.files"},
     "registry": {"gguf", "safetensors", "text"},
     "text": {"gguf"},

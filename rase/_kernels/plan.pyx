@@ -169,7 +169,8 @@ cdef class Plan:
 
     def finish(self):
         """Divide the steps into phases and allocate the workers' scratch; to be called once, after the last step."""
-        cdef int i, dispatch = -1
+        cdef int i, j, dispatch = -1
+        cdef bint reads
         cdef void *block = NULL
         cdef Phase *phase = NULL
         cdef Step *step
@@ -183,8 +184,14 @@ cdef class Plan:
             if step.kind == DISPATCH:
                 dispatch = i
             # Rows move between workers where the share changes, and from the batch's tokens to the output rows.
-            # A state's tokens are one worker's, so that two steps with states are two phases.
-            if phase == NULL or phase.share != step.share or phase.space != step.space or step.share == STATE_SPLIT:
+            # A state's tokens are one worker's, so that two steps with states are two phases; and so are two matrices
+            # where one reads what the other writes.
+            reads = False
+            if phase != NULL and step.share in (OUTPUT_SPLIT, EXPERT_SPLIT):
+                for j in range(phase.first, i):
+                    reads = reads or self.steps[j].out == step.x
+            if (phase == NULL or phase.share != step.share or phase.space != step.space or reads
+                    or step.share == STATE_SPLIT):
                 phase = &self.phases[self.n_phases]
                 self.n_phases += 1
                 phase.first, phase.share, phase.space, phase.groups = i, step.share, step.space, 0

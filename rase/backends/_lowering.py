@@ -121,6 +121,7 @@ class Lowering:
             for value in op.inputs:
                 self._readers.setdefault(value.id, []).append((index, op))
         self._phase: tuple[str, str] | None = None
+        self._written: set[int | None] = set()  # slots that the steps since the last meeting write
         self._gates: dict[int, Value] = {}  # a SiLU's value that a product absorbs -> the SiLU's operand
         self._fused = self._fused_silu()
         self._lower()
@@ -149,13 +150,16 @@ class Lowering:
 
     def _step(self, kind: str, space: str = "tokens", integer: bool = True, **fields: Any) -> None:
         """Append a step over rows of ``space``; operands are values (their slots), slots, or tensor names."""
-        phase = (_SPLIT.get(kind, "rows"), space)
-        if self._phase is not None and (self._phase != phase or phase[0] == "states"):
-            self.buffers.meet()
-        self._phase = phase
         for operand in ("x", "y", "z", "decay", "beta"):
             if isinstance(fields.get(operand), Value):
                 fields[operand] = self._slots[fields[operand].id]
+        phase = (_SPLIT.get(kind, "rows"), space)
+        reads = phase[0] in ("outputs", "experts") and fields.get("x") in self._written
+        if self._phase is not None and (self._phase != phase or phase[0] == "states" or reads):
+            self.buffers.meet()
+            self._written.clear()
+        self._phase = phase
+        self._written.add(fields.get("out"))
         self.steps.append((kind, {"space": space, "integer": integer, **fields}))
 
     def _new(self, value: Value) -> int:

@@ -8,6 +8,7 @@ them; ``"float64"`` does not round. Options that choose arithmetic or threads ha
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, Literal
@@ -100,7 +101,7 @@ class ReferenceProgram(Program):
         self._stores = [_storage(group, 0) for group in graph.caches]
         self.states = States.of(graph, self.page_tokens)
         self._last_use = {value.id: index for index, op in enumerate(graph.ops) for value in op.inputs}
-        self._closed = False
+        self._lock, self._closed = threading.Lock(), False
 
     def reserve_pages(self, n: int, group: int | None = None) -> None:
         reserved = list(self.reserved_pages)
@@ -123,17 +124,20 @@ class ReferenceProgram(Program):
         return bytes(self._stores[group][:, :, page].tobytes())
 
     def restore_page(self, group: int, page: int, data: bytes, tokens: int) -> None:
+        if len(data) != self.page_bytes[group]:
+            raise ValueError(f"{len(data)} bytes for a page of {self.page_bytes[group]}")
         place = self._stores[group][:, :, page]
         place[:] = np.frombuffer(data, place.dtype).reshape(place.shape)
         if self.states is not None:
             self.states.put(group, page, tokens)
 
     def run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
-        if self._closed:
-            raise BackendError("this program is closed", hint="Load the model again.")
-        batch.check(self)
-        with nullcontext() if self.states is None else self.states.running(batch):
-            return self._run(batch)
+        with self._lock:
+            if self._closed:
+                raise BackendError("this program is closed", hint="Load the model again.")
+            batch.check(self)
+            with nullcontext() if self.states is None else self.states.running(batch):
+                return self._run(batch)
 
     def _run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
         values: dict[int, Array] = {}
@@ -147,8 +151,9 @@ class ReferenceProgram(Program):
         return np.asarray(values[self.graph.output.id], np.float32)
 
     def close(self) -> None:
-        self._closed = True
-        self._weights, self._stores = {}, []
+        with self._lock:  # a batch that is running ends first
+            self._closed = True
+            self._weights, self._stores = {}, []
 
     def weight(self, name: str) -> Array:
         """One tensor as float64."""

@@ -16,8 +16,8 @@ from rase.cli.app import rase as command_line
 from rase.errors import ContextLengthExceeded, InvalidRequest, ManifestError, UnsupportedArchitecture
 from rase.registry import ModelKind
 from rase.store import open_store
+from rase.testing.tiny_encoders import TinyEncoder
 from tests.support.gguf_build import write_gguf
-from tests.support.tiny_encoders import TinyEncoder
 from tests.support.toy_wordpiece import VOCAB, metadata, source
 
 TINY = TinyEncoder(vocab=len(VOCAB), context=64)

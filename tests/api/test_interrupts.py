@@ -15,7 +15,7 @@ import pytest
 from rase.completion import Piece, TextRequest, prepare, run
 from rase.engine.config import GenerationConfig
 from rase.session import ModelSession
-from tests.support.processes import interrupted
+from rase.testing.interrupts import interrupted
 
 TOKEN_AND_MARGIN = 0.25  # seconds: one token of a toy model and the 200 ms that are promised
 

@@ -11,7 +11,7 @@ from rase.backends.base import GENERATED, PROMPT, Batch, CompileOptions
 from rase.backends.check import windows
 from rase.errors import BackendError, ContextLengthExceeded, InvalidRequest, InvalidSetting
 from rase.graph.ops import CacheGroup
-from tests.support.tiny import TINY_LLAMA
+from rase.testing.tiny import TINY_LLAMA
 
 FULL = TINY_LLAMA.graph()
 WINDOW = TINY_LLAMA.but(window=40).graph()

@@ -7,8 +7,8 @@ import pytest
 
 from rase.backends.base import CompileOptions
 from rase.backends.reference import ReferenceProgram
-from tests.backends.contract import ProgramContract
-from tests.support.tiny import TINY_LLAMA
+from rase.testing.contract import ProgramContract
+from rase.testing.tiny import TINY_LLAMA
 
 
 class IgnoresPageTables(ReferenceProgram):
@@ -74,7 +74,7 @@ class SkipsTheCheck(ReferenceProgram):
     ("program", "test", "arguments"),
     [
         (SeesOnlyItsChunk, "test_chunks_of_a_prompt_do_not_matter", {"chunks": [31, 269]}),
-        (RoundsByRole, "test_decode_equals_prefill_in_the_portable_class", {}),
+        (RoundsByRole, "test_decode_equals_prefill_where_both_roles_have_one_arithmetic", {}),
         (WritesIntoTheFirstSequence, "test_company_in_the_batch_does_not_matter", {}),
         (IgnoresPageTables, "test_sequences_share_pages_of_a_common_prefix", {}),
         (SeesOnePositionTooMany, "test_what_pages_held_before_does_not_matter", {}),

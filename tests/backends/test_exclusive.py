@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rase.backends.cpu import CpuBackend
-from tests.support.processes import interrupted
-from tests.support.programs import assert_same_bits, run_chunks
-from tests.support.tiny import TINY_LLAMA
+from rase.testing.interrupts import interrupted
+from rase.testing.programs import assert_same_bits, run_chunks
+from rase.testing.tiny import TINY_LLAMA
 
 exclusive = pytest.importorskip("rase._kernels.exclusive")
 

@@ -10,24 +10,24 @@ from rase.backends.reference import ReferenceBackend
 from rase.errors import CorruptModelFile, InvalidSetting, UnsupportedArchitecture
 from rase.graph import ops
 from rase.graph.builder import GraphBuilder
-from tests.backends.contract import MODELS, ProgramContract
-from tests.support.oracle import nmse
-from tests.support.programs import run_chunks
-from tests.support.tiny import TINY_LLAMA, TINY_QWEN3
-from tests.support.weights import MemoryWeights
+from rase.testing import BackendContract
+from rase.testing.contract import MODELS
+from rase.testing.programs import nmse, run_chunks
+from rase.testing.tiny import TINY_LLAMA, TINY_QWEN3
+from rase.testing.weights import MemoryWeights
 
 
-class TestReference(ProgramContract):
+class TestReference(BackendContract):
     exact = False
     numerics = ("portable",)
     threads = (1, 2)
 
-    @pytest.fixture(params=["llama window Q8_0", "qwen3 Q4_K"])  # its ops know neither formats nor sizes
+    def backend(self):
+        return ReferenceBackend("float16")
+
+    @pytest.fixture(params=["llama window Q8_0"])  # its ops know neither formats nor sizes
     def tiny(self, request):
         return MODELS[request.param]
-
-    def compile(self, tiny, **options):
-        return tiny.compile(ReferenceBackend(), **options)
 
 
 def run(kv_dtype, tiny, ids):

@@ -8,10 +8,10 @@ import pytest
 from rase.backends.base import GENERATED, PROMPT, Batch, CompileOptions
 from rase.errors import BackendError
 from rase.graph import ops
+from rase.testing.programs import assert_same_bits, decode_each, nmse, run_chunks
+from rase.testing.tiny import ZOO
 from tests.models.test_goldens import GOLDEN_IDS, GOLDEN_ROWS, UNROUNDED_KV, golden
-from tests.support.oracle import nmse
-from tests.support.programs import BACKENDS, assert_same_bits, backend_named, decode_each, run_chunks
-from tests.support.tiny import ZOO
+from tests.support.backends import BACKENDS, backend_named
 
 TINY = ZOO["qwen35"]
 

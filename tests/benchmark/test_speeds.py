@@ -15,7 +15,7 @@ from rase.benchmark.cost import Cost, cost_of
 from rase.benchmark.speeds import Report, Speed, measure
 from rase.errors import BackendUnavailable, ContextLengthExceeded, InvalidRequest, InvalidSetting
 from rase.session import ModelSession
-from tests.support.tiny import TINY_LLAMA, ZOO
+from rase.testing.tiny import TINY_LLAMA, ZOO
 from tests.support.toys import tiny_llama
 
 

@@ -21,9 +21,10 @@ from rase.gguf.formats import format_named
 from rase.gguf.reader import GgufFile
 from rase.gguf.stream import HashedTensors
 from rase.registry import ModelRegistry
+from rase.testing.blocks import random_blocks
 from tests.support import toys
-from tests.support.gguf_build import HandMade, random_blocks, write_gguf, write_split_gguf
-from tests.support.programs import BACKENDS, backend_named
+from tests.support.backends import BACKENDS, backend_named
+from tests.support.gguf_build import HandMade, write_gguf, write_split_gguf
 
 F32, Q4_K = 0, 12
 

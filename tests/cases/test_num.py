@@ -7,17 +7,11 @@ import pytest
 
 from rase.errors import CorruptModelFile, UnsupportedArchitecture
 from rase.graph.ops import Logits
-from tests.support.oracle import nmse
-from tests.support.programs import (
-    BACKENDS,
-    assert_close,
-    assert_same_bits,
-    backend_named,
-    decode_each,
-    run_chunks,
-)
-from tests.support.tiny import TINY_LLAMA, TINY_QWEN3, Tiny
-from tests.support.weights import MemoryWeights
+from rase.testing.programs import assert_close, assert_same_bits, decode_each, nmse, run_chunks
+from rase.testing.tiny import TINY_LLAMA, TINY_QWEN3, Tiny
+from rase.testing.weights import MemoryWeights
+from tests.support.backends import BACKENDS, backend_named
+from tests.support.oracle import oracle
 
 GATE = 1e-5  # float weights against an oracle that rounds no K and V (design rule R9)
 
@@ -56,7 +50,7 @@ def test_num_1_tied_embeddings_and_an_explicit_copy_are_the_same_model(tiny, mat
     ids = tiny.ids(40)
     found = logits(tied, ids, backend)
     assert_same_bits(logits(copied, ids, backend), found, "explicit copy")
-    assert_close(found, tied.oracle(ids), GATE)
+    assert_close(found, oracle(tied, ids), GATE)
 
 
 FACTORS = (1.0,) * 15 + (1.65133, 3.29226, 9.66673) + (32.0,) * 14
@@ -67,8 +61,8 @@ def test_num_3_frequency_factors_of_the_file_are_used(backend):
     ids = tiny.ids(600)
     with tiny.compile(backend, numerics="portable", threads=1, max_batch_tokens=600) as program:
         found = run_chunks(program, ids)
-    assert_close(found, tiny.oracle(ids), GATE)
-    assert nmse(found, tiny.oracle(ids, use_factors=False)) > 100 * GATE
+    assert_close(found, oracle(tiny, ids), GATE)
+    assert nmse(found, oracle(tiny, ids, use_factors=False)) > 100 * GATE
 
 
 def neighbours(weight: np.ndarray, n_heads: int) -> np.ndarray:
@@ -87,7 +81,7 @@ def test_num_5_llama_rotates_neighbours_and_qwen3_halves(backend):
             key = f"blk.{i}.{name}.weight"
             permuted[key] = neighbours(arrays[key], heads)
     ids = plain.ids(51)
-    expected = plain.oracle(ids, pairing="half")[50]
+    expected = oracle(plain, ids, pairing="half")[50]
 
     llama = swap(plain, **permuted)
     assert_close(logits(llama, ids, backend)[50], expected, GATE, "permuted rows, neighbouring pairs")
@@ -100,8 +94,8 @@ def test_num_5_llama_rotates_neighbours_and_qwen3_halves(backend):
     qwen3 = swap(plain, **norms).but(architecture="qwen3")
     qwen3.__dict__["source"] = MemoryWeights(arrays | norms)
     found = logits(qwen3, ids, backend)[50]
-    assert_close(found, qwen3.oracle(ids)[50], GATE, "halves")
-    assert nmse(found, qwen3.oracle(ids, pairing="neighbour")[50]) > 100 * GATE
+    assert_close(found, oracle(qwen3, ids)[50], GATE, "halves")
+    assert nmse(found, oracle(qwen3, ids, pairing="neighbour")[50]) > 100 * GATE
 
 
 @pytest.mark.parametrize("tiny", [TINY_LLAMA, TINY_QWEN3], ids=["llama", "qwen3"])
@@ -115,7 +109,7 @@ def test_num_7_numbers_of_kv_heads_that_fit(tiny, n_kv_heads, backend):
         tiny = tiny.but(extra={"attention.head_count_kv": np.full(tiny.n_layers, 2, np.int32)})
     assert tiny.graph().caches[0].n_kv_heads == count
     ids = tiny.ids(40)
-    assert_close(logits(tiny, ids, backend), tiny.oracle(ids), GATE)
+    assert_close(logits(tiny, ids, backend), oracle(tiny, ids), GATE)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
@@ -144,7 +138,7 @@ def test_num_9_rows_beyond_the_tokenizer_are_part_of_the_graph_and_can_be_read(b
         found = run_chunks(program, [310])
         assert found.shape == (1, 320)
         assert_close(decode_each(program, [310]), found, 1e-12, "decode")
-    assert_close(found, tiny.oracle([310]), GATE)
+    assert_close(found, oracle(tiny, [310]), GATE)
 
 
 def test_num_9_padded_ids_are_never_chosen(tmp_path):

@@ -19,9 +19,9 @@ from rase.errors import CorruptModelFile, UnsupportedFormat
 from rase.gguf.formats import W4A16
 from rase.models import build
 from rase.models.files import open_model
+from rase.testing.programs import assert_same_bits, decode_each, run_chunks
+from rase.testing.tiny import ZOO, Tiny
 from tests.support import hf_folder
-from tests.support.programs import assert_same_bits, decode_each, run_chunks
-from tests.support.tiny import ZOO, Tiny
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 ORDER = (

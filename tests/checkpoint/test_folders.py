@@ -16,9 +16,9 @@ from rase.backends.base import CompileOptions
 from rase.errors import CorruptModelFile, UnsupportedArchitecture, UnsupportedFormat
 from rase.models import build, resolve
 from rase.models.files import open_model
+from rase.testing.programs import assert_same_bits, run_chunks
+from rase.testing.tiny import ZOO, Tiny
 from tests.support import hf_folder
-from tests.support.programs import assert_same_bits, run_chunks
-from tests.support.tiny import ZOO, Tiny
 
 IDS = 40
 FOLDERS = [name for name, tiny in ZOO.items() if hasattr(resolve(tiny.architecture).module, "CHECKPOINTS")]

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from rase.registry import ModelRegistry
+from rase.testing.tiny import Tiny
 from tests.cli.conftest import Rase
 from tests.support import hf_folder
 from tests.support.fake_hub import HubEntry, fake_hub
 from tests.support.gguf_build import write_gguf
 from tests.support.stores import toy_gguf, toy_safetensors
-from tests.support.tiny import Tiny
 from tests.support.toy_tokenizers import toy_bpe
 
 

@@ -14,10 +14,10 @@ from rase.convert.vocabulary import embed
 from rase.errors import CorruptModelFile, UnsupportedFormat
 from rase.gguf.reader import GgufFile
 from rase.session import ModelSession
+from rase.testing.tiny import ZOO, Tiny
 from rase.text.tokenizer import LocalTokenizer
 from tests.support import hf_folder, toys
 from tests.support.gguf_build import write_gguf
-from tests.support.tiny import ZOO, Tiny
 from tests.support.toy_tokenizers import toy_bpe, toy_spm
 
 NORMS = ("attn_norm.weight", "ffn_gate_inp.weight", "attn_q_norm.weight")

@@ -15,8 +15,9 @@ from rase.engine.generation import GenerationConfig, GenerationStopReason, gener
 from rase.engine.kv_cache import PagePool
 from rase.engine.scheduler import Limits, Scheduler
 from rase.errors import Cancelled, ContextLengthExceeded, InsufficientMemory, InvalidRequest
+from rase.testing.tiny import TINY_LLAMA, TINY_QWEN3
+from tests.support.oracle import oracle
 from tests.support.recorder import CONTEXT, VOCAB, Recorder, expected_logits
-from tests.support.tiny import TINY_LLAMA, TINY_QWEN3
 
 
 class Made:
@@ -258,7 +259,7 @@ def test_a_real_program_gives_the_logits_of_the_oracle_whatever_came_before(tiny
         scheduler = Scheduler(program, PagePool(program, 64 * sum(program.page_bytes)), limits=limits)
         decoder = ProgramDecoder(scheduler)
         ids, answer = tiny.ids(40), [5, 3, 8]
-        whole = tiny.oracle([*ids, *answer])
+        whole = oracle(tiny, [*ids, *answer])
         for before in ([], tiny.ids(70, seed=1), ids[:10]):  # what ran before must not show
             if before:
                 decoder.prefill(before)

@@ -12,9 +12,9 @@ from rase.engine.embedder import Embedder
 from rase.engine.kv_cache import PagePool
 from rase.errors import Cancelled, ContextLengthExceeded, InsufficientMemory, InvalidLogits, InvalidRequest
 from rase.models import build
-from tests.support.programs import assert_close, assert_same_bits, run_chunks
-from tests.support.tiny import TINY_QWEN3, ZOO
-from tests.support.tiny_encoders import ENCODERS
+from rase.testing.programs import assert_close, assert_same_bits, run_chunks
+from rase.testing.tiny import TINY_QWEN3, ZOO
+from rase.testing.tiny_encoders import ENCODERS
 
 WAYS = ("mean", "cls", "last")
 LENGTHS = (3, 1, 90, 33, 200, 64)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rase.testing.tiny import WIDE_LLAMA, WIDE_QWEN3, ZOO, Tiny
 from tests.support import toys
 from tests.support.faults import FAULTS, Planted
 from tests.support.invariance import suite
-from tests.support.tiny import WIDE_LLAMA, WIDE_QWEN3, ZOO, Tiny
 
 MODELS: dict[str, Tiny] = {
     "qwen3 of Q4_K": WIDE_QWEN3.but(matrices="Q4_K"),

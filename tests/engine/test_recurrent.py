@@ -13,8 +13,8 @@ from rase.engine.kv_cache import PagePool
 from rase.engine.observer import Observer
 from rase.engine.request import Request
 from rase.engine.scheduler import Limits, Scheduler
-from tests.support.programs import assert_same_bits, decode_each, run_chunks
-from tests.support.tiny import ZOO
+from rase.testing.programs import assert_same_bits, decode_each, run_chunks
+from rase.testing.tiny import ZOO
 
 TINY = ZOO["qwen35"].but(n_layers=4, vocab=37)
 LONG, SHORT, OTHER = TINY.ids(110, 1), TINY.ids(9, 2), TINY.ids(70, 3)

@@ -9,7 +9,8 @@ from rase.errors import CorruptModelFile
 from rase.gguf.dequantize import GROUP, dequantize
 from rase.gguf.formats import FORMATS, format_named
 from rase.gguf.reader import GgufFile
-from tests.support.gguf_build import ALL_FORMATS, random_blocks, weights
+from rase.testing.blocks import random_blocks
+from tests.support.gguf_build import ALL_FORMATS, weights
 
 
 def by_the_package(raw: np.ndarray, fmt: str, shape: tuple[int, ...]) -> np.ndarray:

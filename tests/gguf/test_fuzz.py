@@ -24,7 +24,8 @@ from rase.gguf.dequantize import dequantize
 from rase.gguf.formats import FORMATS, format_named
 from rase.gguf.reader import GgufFile
 from rase.gguf.stream import HashedTensors
-from tests.support.gguf_build import ALL_FORMATS, HandMade, random_blocks
+from rase.testing.blocks import random_blocks
+from tests.support.gguf_build import ALL_FORMATS, HandMade
 
 INTERESTING = [
     0, 1, 2, 3, 4, 7, 8, 9, 10, 12, 13, 31, 32, 33, 127, 128, 255, 256, 4096, 65535, 65536, 2**24,

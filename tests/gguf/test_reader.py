@@ -14,7 +14,8 @@ import pytest
 from rase.errors import CorruptModelFile, EngineError, ModelFileNotFound, UnsupportedFormat
 from rase.gguf.cursor import FIRST_PIECE, MAX_HEADER
 from rase.gguf.reader import GgufFile
-from tests.support.gguf_build import ALL_FORMATS, TYPE_IDS, HandMade, random_blocks, write_gguf
+from rase.testing.blocks import random_blocks
+from tests.support.gguf_build import ALL_FORMATS, TYPE_IDS, HandMade, write_gguf
 
 NUMBERS = {
     "uint8": [0, 255], "int8": [-128, 127], "uint16": [0, 65535], "int16": [-32768, 5],

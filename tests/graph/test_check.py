@@ -8,7 +8,7 @@ import pytest
 
 from rase.graph import ops
 from rase.graph.check import check_graph
-from tests.support.tiny import TINY_QWEN3
+from rase.testing.tiny import TINY_QWEN3
 
 
 def broken(graph, index, **changes):

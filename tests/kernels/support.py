@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rase._kernels import kernels
 from rase.gguf.dequantize import dequantize
 from rase.gguf.formats import FORMATS, W4A16, Format, format_named
-from tests.support.gguf_build import get_half, set_half
+from rase.testing.blocks import get_half, set_half
 
 VARIANTS = [kernels.Variant(name) for name, missing in kernels.variants() if missing is None]
 NAMES = [variant.name for variant in VARIANTS]

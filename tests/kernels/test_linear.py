@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rase.gguf.formats import format_named
+from rase.testing.blocks import get_half, set_half
 from tests.kernels.support import (
     F32,
     FORMAT_NAMES,
@@ -22,7 +23,6 @@ from tests.kernels.support import (
     pack,
     raw_blocks,
 )  # fmt: skip
-from tests.support.gguf_build import get_half, set_half
 
 M = 33
 QUANTISED = [name for name in FORMAT_NAMES if format_named(name).block_size > 1]
@@ -97,7 +97,7 @@ def test_extreme_codes_do_not_overflow(variant, fmt: str) -> None:
 @pytest.mark.parametrize("fmt", [fmt for fmt in QUANTISED if fmt != "W4A16"])  # tests/checkpoint/test_awq.py
 def test_quantised_activations_are_accurate_enough(fmt: str) -> None:
     """Against float64 on the dequantised weights and the exact activations: NMSE at most 1e-4 (rule R9)."""
-    from tests.support.gguf_build import random_blocks
+    from rase.testing.blocks import random_blocks
 
     variant, form, rows, cols = VARIANTS[-1], format_named(fmt), 64, 1024
     rng = np.random.default_rng(4)

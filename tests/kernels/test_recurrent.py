@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from rase.testing.programs import nmse
 from tests.kernels.support import F32, NAMES, VARIANTS, assert_same_bits, empty
-from tests.support.oracle import nmse
 
 SCALAR = VARIANTS[NAMES.index("scalar")]
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=NAMES)

@@ -8,7 +8,7 @@ import pytest
 from rase.errors import CorruptModelFile, ManifestError, UnsupportedArchitecture
 from rase.graph import ops
 from rase.models import build
-from tests.support.tiny import TINY_LLAMA, TINY_QWEN3, ZOO
+from rase.testing.tiny import TINY_LLAMA, TINY_QWEN3, ZOO
 
 
 def with_keys(**keys):

@@ -16,10 +16,12 @@ from rase.backends.base import PROMPT, Batch
 from rase.backends.reference import ReferenceBackend
 from rase.errors import BackendError, CorruptModelFile, ManifestError, UnsupportedArchitecture
 from rase.models import build
-from tests.support.programs import BACKENDS, assert_close, assert_same_bits, backend_named, run_chunks
-from tests.support.tiny import TINY_QWEN3
-from tests.support.tiny_encoders import ENCODERS, GOLDEN_IDS, GOLDEN_ROWS
-from tests.support.weights import MemoryWeights
+from rase.testing.programs import assert_close, assert_same_bits, run_chunks
+from rase.testing.tiny import TINY_QWEN3
+from rase.testing.tiny_encoders import ENCODERS, GOLDEN_IDS, GOLDEN_ROWS
+from rase.testing.weights import MemoryWeights
+from tests.support.backends import BACKENDS, backend_named
+from tests.support.oracle import oracle
 
 FOLDER = Path(__file__).parent / "goldens" / "encoders"
 SAME, UNROUNDED_KV, BF16 = 1e-10, 1e-5, 2e-4
@@ -105,7 +107,7 @@ def test_a_decoder_gives_the_rows_before_its_logits():
         program.reserve_pages(4)
         hidden = run_chunks(program, ids)
     logits = hidden.astype(np.float64) @ TINY_QWEN3.source.floats()["output.weight"].astype(np.float64).T
-    assert_close(logits, TINY_QWEN3.oracle(ids), 1e-10)
+    assert_close(logits, oracle(TINY_QWEN3, ids), 1e-10)
 
 
 @pytest.mark.parametrize(

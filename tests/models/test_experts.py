@@ -10,9 +10,10 @@ from rase.benchmark.cost import cost_of
 from rase.errors import CorruptModelFile, UnsupportedFormat
 from rase.graph import ops
 from rase.models import build
-from tests.support.programs import BACKENDS, assert_same_bits, backend_named, run_chunks
-from tests.support.tiny import WIDE_LLAMA, ZOO
-from tests.support.weights import MemoryWeights
+from rase.testing.programs import assert_same_bits, run_chunks
+from rase.testing.tiny import WIDE_LLAMA, ZOO
+from rase.testing.weights import MemoryWeights
+from tests.support.backends import BACKENDS, backend_named
 
 MIXTRAL = ZOO["mixtral"]
 WIDE = WIDE_LLAMA.but(n_experts=3, hidden=256, vocab=64, extra={"expert_used_count": 2})

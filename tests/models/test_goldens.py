@@ -13,17 +13,10 @@ import pytest
 from rase.backends import get_backend
 from rase.backends.reference import ReferenceBackend
 from rase.models import resolve
-from tests.support.oracle import nmse
-from tests.support.programs import (
-    BACKENDS,
-    assert_close,
-    assert_same_bits,
-    backend_named,
-    decode_each,
-    run_chunks,
-)
-from tests.support.tiny import GOLDEN_IDS, GOLDEN_ROWS, ZOO
-from tests.support.tiny_encoders import ENCODERS
+from rase.testing.programs import assert_close, assert_same_bits, decode_each, nmse, run_chunks
+from rase.testing.tiny import GOLDEN_IDS, GOLDEN_ROWS, ZOO
+from rase.testing.tiny_encoders import ENCODERS
+from tests.support.backends import BACKENDS, backend_named
 
 FOLDER = Path(__file__).parent / "goldens"
 # transformers keeps rotary angles, norms and softmax in float32; design rule R9 gates the cpu backend.

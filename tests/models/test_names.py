@@ -11,8 +11,8 @@ import rase.models
 from rase.backends.reference import ReferenceBackend
 from rase.errors import CorruptModelFile, ManifestError, UnsupportedArchitecture
 from rase.models import build, names, resolve
-from tests.support.programs import run_chunks
-from tests.support.tiny import TINY_LLAMA, TINY_QWEN3
+from rase.testing.programs import run_chunks
+from rase.testing.tiny import TINY_LLAMA, TINY_QWEN3
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_new_architecture_is_one_new_file(tmp_path, monkeypatch):
         arrays = source.floats()
         arrays["echo.mix.weight"] = arrays["blk.0.attn_q.weight"]
         from rase.backends.base import CompileOptions
-        from tests.support.weights import MemoryWeights
+        from rase.testing.weights import MemoryWeights
 
         program = ReferenceBackend().compile(graph, MemoryWeights(arrays), CompileOptions())
         program.reserve_pages(1)

@@ -6,10 +6,11 @@ import pytest
 
 from rase.backends import get_backend
 from rase.backends.reference import ReferenceBackend
+from rase.testing.programs import assert_close, decode_each, nmse, run_chunks
+from rase.testing.tiny import TINY_LLAMA, TINY_QWEN3, WIDE_LLAMA, WIDE_QWEN3, Tiny
+from tests.support.backends import BACKENDS, backend_named
 from tests.support.gguf_build import ALL_FORMATS
-from tests.support.oracle import nmse
-from tests.support.programs import BACKENDS, assert_close, backend_named, decode_each, run_chunks
-from tests.support.tiny import TINY_LLAMA, TINY_QWEN3, WIDE_LLAMA, WIDE_QWEN3, Tiny
+from tests.support.oracle import oracle
 
 # Gates of design rule R9. The reference backend computes in float64 and rounds only its answer to float32.
 EXACT = 1e-13
@@ -46,7 +47,7 @@ def test_every_variant_agrees_with_the_oracle(variant, backend):
     with tiny.compile(backend_named(backend), numerics="portable", threads=1) as program:
         found = run_chunks(program, ids)
         assert_close(decode_each(program, ids[:40]), found[:40], 1e-12, "decode against prefill")
-    assert_close(found, tiny.oracle(ids), EXACT if backend == "reference" else UNROUNDED_KV)
+    assert_close(found, oracle(tiny, ids), EXACT if backend == "reference" else UNROUNDED_KV)
 
 
 WRONG = {
@@ -61,7 +62,7 @@ WRONG = {
 @pytest.mark.parametrize("mistake", WRONG)
 def test_the_gates_catch_a_decoder_with_one_wrong_constant(mistake):
     ids = TINY_LLAMA.ids(70)
-    error = nmse(TINY_LLAMA.oracle(ids, **WRONG[mistake]), TINY_LLAMA.oracle(ids))
+    error = nmse(oracle(TINY_LLAMA, ids, **WRONG[mistake]), oracle(TINY_LLAMA, ids))
     assert error > 2 * UNROUNDED_KV, f"a wrong {mistake} costs only {error:.3g}: the gate would not see it"
 
 
@@ -71,7 +72,7 @@ def test_every_format_agrees_with_the_oracle_on_the_reference_backend(tiny, fmt)
     tiny = tiny.but(matrices=fmt)
     ids = tiny.ids(40)
     with tiny.compile(ReferenceBackend()) as program:
-        assert_close(run_chunks(program, ids), tiny.oracle(ids), EXACT, fmt)
+        assert_close(run_chunks(program, ids), oracle(tiny, ids), EXACT, fmt)
 
 
 @pytest.mark.parametrize("backend", BACKENDS[1:])

@@ -7,8 +7,8 @@ import pytest
 from rase.errors import CorruptModelFile, UnsupportedArchitecture
 from rase.graph import ops
 from rase.models import build
-from tests.support.tiny import ZOO
-from tests.support.weights import MemoryWeights
+from rase.testing.tiny import ZOO
+from rase.testing.weights import MemoryWeights
 
 TINY = ZOO["qwen35"]
 

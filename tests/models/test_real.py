@@ -12,8 +12,8 @@ from rase.gguf.dequantize import dequantize
 from rase.gguf.reader import GgufFile
 from rase.gguf.stream import HashedTensors
 from rase.models import build
+from rase.testing.programs import assert_close, run_chunks
 from tests.support.oracle import oracle_logits
-from tests.support.programs import assert_close, run_chunks
 
 # "The capital of France is", and the token that SmolLM2 finds most likely after it
 IDS, PARIS = ["The", "Ġcapital", "Ġof", "ĠFrance", "Ġis"], "ĠParis"

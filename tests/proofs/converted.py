@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
+from rase.testing.tiny import ZOO
 from tests.support import hf_folder
-from tests.support.tiny import ZOO
 
 # llama.cpp ignores a window that a folder of Mistral names, and so its converter leaves it out.
 NAMES = tuple(name for name in ZOO if name != "mistral-window")

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from rase.backends.reference import ReferenceBackend
-from tests.support.oracle import nmse
-from tests.support.programs import assert_same_bits, decode_each, run_chunks
+from rase.testing.programs import assert_same_bits, decode_each, nmse, run_chunks
 from tests.support.real import digest_of, digest_with, divergence, load, prose_ids
 
 kernels = pytest.importorskip("rase._kernels.kernels")

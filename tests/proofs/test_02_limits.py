@@ -11,8 +11,8 @@ from bench.models import synthetic
 from rase.benchmark.speeds import Report
 from rase.benchmark.speeds import measure as measure_session
 from rase.session import ModelSession
+from rase.testing.programs import assert_same_bits, run_chunks
 from tests.support.gates import until
-from tests.support.programs import assert_same_bits, run_chunks
 
 Figure = Callable[[str], None]
 SINGLE = 12  # prompt tokens that are run one at a time

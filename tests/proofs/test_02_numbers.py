@@ -16,7 +16,7 @@ import pytest
 from rase.backends.base import GENERATED, Batch, Program
 from rase.backends.reference import ReferenceBackend
 from rase.errors import BackendUnavailable
-from tests.support.programs import assert_same_bits, decode_each, run_chunks
+from rase.testing.programs import assert_same_bits, decode_each, run_chunks
 from tests.support.real import digest_of, digest_with, divergence, load, prose_ids
 
 kernels = pytest.importorskip("rase._kernels.kernels")
@@ -32,7 +32,7 @@ def arithmetics() -> list[str]:
     for name in ("int8", "f32", "bf16"):
         try:
             from rase.backends.cpu import CpuBackend
-            from tests.support.tiny import TINY_LLAMA
+            from rase.testing.tiny import TINY_LLAMA
 
             TINY_LLAMA.compile(CpuBackend(), prefill=name).close()
             found.append(name)

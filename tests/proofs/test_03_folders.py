@@ -12,9 +12,9 @@ from rase.backends import get_backend
 from rase.backends.base import CompileOptions
 from rase.models import build
 from rase.models.files import open_model
+from rase.testing.programs import assert_same_bits, run_chunks
+from rase.testing.tiny import ZOO
 from tests.proofs.converted import NAMES
-from tests.support.programs import assert_same_bits, run_chunks
-from tests.support.tiny import ZOO
 
 pytestmark = pytest.mark.proof
 

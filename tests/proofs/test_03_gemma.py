@@ -7,8 +7,8 @@ import pytest
 
 from rase.backends.reference import ReferenceBackend
 from rase.gguf.reader import GgufFile
+from rase.testing.programs import assert_same_bits, decode_each, run_chunks
 from rase.text.tokenizer import LocalTokenizer
-from tests.support.programs import assert_same_bits, decode_each, run_chunks
 from tests.support.real import divergence, load, prose_ids
 
 pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(600)]

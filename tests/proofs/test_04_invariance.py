@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rase.testing.tiny import WIDE_QWEN3, ZOO, Tiny
 from tests.support import toys
 from tests.support.invariance import suite
-from tests.support.tiny import WIDE_QWEN3, ZOO, Tiny
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600)]
 

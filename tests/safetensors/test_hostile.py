@@ -20,8 +20,8 @@ from rase.gguf.stream import HashedTensors
 from rase.models.files import open_model
 from rase.safetensors.folder import SafetensorsFolder
 from rase.safetensors.header import MAX_HEADER, read_header
+from rase.testing.tiny import ZOO
 from tests.support import hf_folder
-from tests.support.tiny import ZOO
 
 F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 

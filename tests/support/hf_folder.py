@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.tiny import Tiny
+from rase.testing.tiny import Tiny
 
 COMMITTED = Path(__file__).parents[1] / "models" / "goldens" / "checkpoints.json"
 NEIGHBOUR = ("llama", "mixtral", "granite", "smollm3")  # GGUF files hold permuted query and key rows

@@ -84,9 +84,19 @@ def oracle_logits(
     return project(norm(h, w["output_norm.weight"]), out)
 
 
-def nmse(found: Any, expected: Any) -> float:
-    """Squared error over squared size, summed over everything: the measure of all accuracy gates."""
-    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
-    if found.shape != expected.shape:
-        raise ValueError(f"shapes {found.shape} and {expected.shape}")
-    return float(((found - expected) ** 2).sum() / (expected**2).sum())
+def oracle(tiny: Any, ids: Sequence[int], **changes: Any) -> np.ndarray:
+    """Logits of a tiny Llama or Qwen3 model after each id, on its dequantized weights."""
+    same = (
+        "n_layers",
+        "n_heads",
+        "n_kv_heads",
+        "head_dim",
+        "eps",
+        "theta",
+        "rope_dim",
+        "rope_scale",
+        "window",
+    )
+    facts: dict[str, Any] = {name: getattr(tiny, name) for name in same}
+    facts["pairing"] = "half" if tiny.architecture == "qwen3" else "neighbour"
+    return oracle_logits(ids, tiny.source.floats(), **(facts | changes))

@@ -19,8 +19,8 @@ from rase.backends.cpu import CpuBackend
 from rase.gguf.reader import GgufFile
 from rase.gguf.stream import HashedTensors
 from rase.models import build
+from rase.testing.programs import decode_each, run_chunks
 from rase.text.tokenizer import LocalTokenizer
-from tests.support.programs import decode_each, run_chunks
 
 ROOT = Path(__file__).parents[2]
 PROSE = ROOT / "tests" / "data" / "prose.txt"

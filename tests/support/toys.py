@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.gguf_build import K_QUANTS, random_blocks, weights, write_gguf
-from tests.support.tiny import Tiny
+from rase.testing.blocks import random_blocks
+from rase.testing.tiny import Tiny
+from tests.support.gguf_build import K_QUANTS, weights, write_gguf
 from tests.support.toy_tokenizers import CHATML, ToyTokenizer, toy_bpe, toy_spm
 
 __all__ = [

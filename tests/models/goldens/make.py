@@ -1,4 +1,4 @@
-"""Writes the logits that ``transformers`` computes for the models of tests/support/tiny.py.
+"""Writes the logits that ``transformers`` computes for the models of rase/testing/tiny.py.
 
 In an environment of its own, from the root of the repository:
 
@@ -25,8 +25,8 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rase.testing.tiny import GOLDEN_IDS, GOLDEN_ROWS, ZOO, Tiny
 from tests.support import hf_folder
-from tests.support.tiny import GOLDEN_IDS, GOLDEN_ROWS, ZOO, Tiny
 
 FOLDER = Path(__file__).parent
 

@@ -1,4 +1,4 @@
-"""Writes the hidden rows that ``transformers`` computes for the encoders of tests/support/tiny_encoders.py.
+"""Writes the hidden rows that ``transformers`` computes for the encoders of rase/testing/tiny_encoders.py.
 
 As make.py, in the same environment: python -m tests.models.goldens.make_encoders [--compare]
 """
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModel
 
-from tests.support.tiny_encoders import ENCODERS, GOLDEN_IDS, GOLDEN_ROWS, TinyEncoder
+from rase.testing.tiny_encoders import ENCODERS, GOLDEN_IDS, GOLDEN_ROWS, TinyEncoder
 
 FOLDER = Path(__file__).parent / "encoders"
 WHOLE = {

@@ -1,7 +1,4 @@
-"""TINY-LLAMA, TINY-QWEN3 and a small random model of every other architecture that rase runs.
-
-The first two also say what the independent decoder in oracle.py must know about them.
-"""
+"""TINY-LLAMA, TINY-QWEN3 and a small random model of every other architecture that rase runs."""
 
 from __future__ import annotations
 
@@ -12,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from rase.graph.ops import Attention, Causal, Graph
-from tests.support.oracle import oracle_logits
-from tests.support.random_model import Drawn, RandomModel
-from tests.support.weights import MemoryWeights
+from rase.testing.random_model import Drawn, RandomModel
+from rase.testing.weights import MemoryWeights
 
 
 @dataclass(frozen=True)
@@ -140,23 +136,6 @@ class Tiny(RandomModel):
         tensors[f"blk.{i}.ssm_dt.bias"] = rng.normal(0, 1, heads).astype(np.float32)
         norm(f"blk.{i}.ssm_norm", values // heads)
 
-    def oracle(self, ids: Any, **changes: Any) -> np.ndarray:
-        """Logits after each id by the independent decoder, on the dequantized weights."""
-        same = (
-            "n_layers",
-            "n_heads",
-            "n_kv_heads",
-            "head_dim",
-            "eps",
-            "theta",
-            "rope_dim",
-            "rope_scale",
-            "window",
-        )
-        facts: dict[str, Any] = {name: getattr(self, name) for name in same}
-        facts["pairing"] = "half" if self.architecture == "qwen3" else "neighbour"
-        return oracle_logits(ids, self.source.floats(), **(facts | changes))
-
 
 class Mixed(Tiny):
     """A tiny model with a window whose last layer sees everything: two cache groups."""
@@ -188,7 +167,7 @@ WIDE_QWEN3 = Tiny(architecture="qwen3", dim=256, hidden=256, n_heads=4, head_dim
 
 # One model or more of each architecture, so small that 90 tokens leave windows and original contexts behind.
 _YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32}
-_GEMMA = {"dim": 48, "head_dim": 32, "eps": 1e-6, "tied": True, "window": 24}
+_GEMMA: dict[str, Any] = {"dim": 48, "head_dim": 32, "eps": 1e-6, "tied": True, "window": 24}
 _LONG = (tuple(1 + 0.05 * i for i in range(6)), tuple(1 + 0.9 * i for i in range(6)))
 ZOO: dict[str, Tiny] = {
     "llama3.1": TINY_LLAMA.but(factors=(1, 1, 1.5, 2, 3, 4, 8, 8), theta=500000.0),

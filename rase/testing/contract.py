@@ -1,18 +1,23 @@
-"""What every program promises: subclass ``ProgramContract`` as ``Test...`` and say how to compile.
-
-The promises are design rules R1 to R5 and R8: chunks, company, page order, threads and leftovers in memory
-never change a bit of the logits.
+"""What every program promises: chunks, company, page order, threads and leftovers in memory never change a
+result (rules R1 to R5 and R8); what cannot run is refused; closing and failing leave nothing behind.
 """
 
 from __future__ import annotations
 
+import gc
+import threading
+from typing import Any
+
 import numpy as np
 import pytest
 
-from rase.backends.base import GENERATED, PROMPT, Batch, Program
+from rase.backends.base import GENERATED, PROMPT, Batch
 from rase.errors import BackendError, ContextLengthExceeded, InvalidRequest
-from tests.support.programs import assert_close, assert_same_bits, decode_each, run_chunks
-from tests.support.tiny import TINY_LLAMA, TINY_QWEN3, WIDE_LLAMA, WIDE_QWEN3, ZOO, Mixed, Tiny
+from rase.testing.interrupts import interrupted
+from rase.testing.programs import decode_each, run_chunks
+from rase.testing.promises import Promises
+from rase.testing.random_model import RandomModel
+from rase.testing.tiny import TINY_LLAMA, TINY_QWEN3, WIDE_LLAMA, WIDE_QWEN3, ZOO, Mixed, Tiny
 
 MODELS = {
     "llama F32": TINY_LLAMA,
@@ -30,24 +35,8 @@ MODELS = {
 LENGTH = 300  # ten pages, and more than one chunk of 256 positions
 
 
-class ProgramContract:
-    """Set ``exact`` to False for a backend that promises closeness instead of equal bits."""
-
-    exact = True
-    numerics = ("portable", "fast")
-    threads = (1, 2, 3)
-
-    def compile(self, tiny: Tiny, **options: object) -> Program:
-        """A program of ``tiny`` with 64 pages reserved."""
-        raise NotImplementedError
-
-    def same(self, found: np.ndarray, expected: np.ndarray, what: str) -> None:
-        if self.exact:
-            assert_same_bits(found, expected, what)
-        else:
-            assert found.shape == expected.shape, what
-            if expected.size:
-                assert_close(found, expected, 1e-12, what)
+class ProgramContract(Promises):
+    """Program by program; ``tiny`` may be another fixture, with fewer models."""
 
     @pytest.fixture(params=MODELS)
     def tiny(self, request: pytest.FixtureRequest) -> Tiny:
@@ -56,21 +45,26 @@ class ProgramContract:
     # The same bits, whatever happens around
 
     @pytest.mark.parametrize("chunks", [[1] * 20 + [280], [31, 1, 32, 33, 203], [256, 44], [255, 2, 43]])
-    def test_chunks_of_a_prompt_do_not_matter(self, tiny, chunks):
+    def test_chunks_of_a_prompt_do_not_matter(self, tiny: RandomModel, chunks: list[int]) -> None:
         ids = tiny.ids(LENGTH)
         for numerics in self.numerics:
             with self.compile(tiny, numerics=numerics) as program:
                 expected = run_chunks(program, ids)
                 self.same(run_chunks(program, ids, chunks), expected, f"{numerics}, chunks {chunks[:5]}")
 
-    def test_decode_equals_prefill_in_the_portable_class(self, tiny):
+    def test_decode_equals_prefill_where_both_roles_have_one_arithmetic(self, tiny: RandomModel) -> None:
+        """What a program says of its roles is true; in the portable class they are alike."""
         ids = tiny.ids(70)
-        with self.compile(tiny, numerics="portable") as program:
-            expected = run_chunks(program, ids)
-            self.same(decode_each(program, ids), expected, "decode")
-            self.same(run_chunks(program, ids, [9, 16, 45], role=GENERATED), expected, "generated rows")
+        for numerics in self.numerics:
+            with self.compile(tiny, numerics=numerics) as program:
+                assert program.one_arithmetic or numerics != "portable"
+                alone = decode_each(program, ids)
+                rows = run_chunks(program, ids, [9, 16, 45], role=GENERATED)
+                self.same(rows, alone, f"{numerics}: rows of generated tokens")
+                if program.one_arithmetic:
+                    self.same(alone, run_chunks(program, ids), f"{numerics}: decode and prefill")
 
-    def test_company_in_the_batch_does_not_matter(self, tiny):
+    def test_company_in_the_batch_does_not_matter(self, tiny: RandomModel) -> None:
         """Two prompts and two decodes in one batch, each equal to the same tokens alone."""
         a, b, c, d = (tiny.ids(n, seed) for n, seed in ((40, 1), (7, 2), (33, 3), (64, 4)))
         for numerics in self.numerics:
@@ -97,13 +91,13 @@ class ProgramContract:
                 self.same(together[:1], alone[2], f"{numerics}: decode c")
                 self.same(together[1:2], alone[3], f"{numerics}: decode d")
 
-    def test_pages_may_lie_in_any_order(self, tiny):
+    def test_pages_may_lie_in_any_order(self, tiny: RandomModel) -> None:
         ids = tiny.ids(100)
         with self.compile(tiny) as program:
             expected = run_chunks(program, ids)
             self.same(run_chunks(program, ids, [50, 50], pages=[63, 5, 17, 2]), expected, "scattered pages")
 
-    def test_sequences_share_pages_of_a_common_prefix(self, tiny):
+    def test_sequences_share_pages_of_a_common_prefix(self, tiny: RandomModel) -> None:
         prefix, tail, other, noise = (tiny.ids(n, seed) for n, seed in ((64, 1), (20, 2), (20, 3), (96, 4)))
         with self.compile(tiny) as program:
             first = run_chunks(program, prefix + tail, pages=[4, 5, 6])
@@ -116,7 +110,7 @@ class ProgramContract:
                 found = run_chunks(program, tail[-1:], pages=[7, 3, 9], start=83)
                 self.same(found, first[83:], "the first sequence goes on")
 
-    def test_what_pages_held_before_does_not_matter(self, tiny):
+    def test_what_pages_held_before_does_not_matter(self, tiny: RandomModel) -> None:
         ids = tiny.ids(45)
         with self.compile(tiny) as program:
             expected = run_chunks(program, ids)
@@ -127,7 +121,7 @@ class ProgramContract:
                 again = decode_each(program, ids[40:], start=40)
                 self.same(again, decode_each(program, ids[40:], start=40), "again")
 
-    def test_threads_do_not_matter(self, tiny):
+    def test_threads_do_not_matter(self, tiny: RandomModel) -> None:
         ids = tiny.ids(LENGTH)
         for numerics in self.numerics:
             rows = []
@@ -138,7 +132,7 @@ class ProgramContract:
             for threads, found in zip(self.threads[1:], rows[1:], strict=True):
                 self.same(found, rows[0], f"{numerics}, {threads} threads")
 
-    def test_logits_rows_are_any_rows_in_any_order(self, tiny):
+    def test_logits_rows_are_any_rows_in_any_order(self, tiny: RandomModel) -> None:
         ids = tiny.ids(50)
         with self.compile(tiny) as program:
             expected = run_chunks(program, ids)
@@ -147,7 +141,7 @@ class ProgramContract:
                 assert found.dtype == np.float32 and found.shape == (len(rows), tiny.vocab)
                 self.same(found, expected[rows], f"rows {rows}")
 
-    def test_new_pages_keep_what_is_stored(self, tiny):
+    def test_new_pages_keep_what_is_stored(self, tiny: RandomModel) -> None:
         ids = tiny.ids(90)
         with self.compile(tiny) as program:
             expected = run_chunks(program, ids)
@@ -159,7 +153,7 @@ class ProgramContract:
                 run_chunks(program, ids[64:], pages=[0, 1, 199], start=64), expected[64:], "after growth"
             )
 
-    def test_each_cache_group_has_its_own_pages(self):
+    def test_each_cache_group_has_its_own_pages(self) -> None:
         """A full and a window layer: other page ids in each, and pages that the window has left are gone."""
         tiny = TINY_LLAMA.but(window=40)
         ids = tiny.ids(150)
@@ -176,7 +170,7 @@ class ProgramContract:
                 rows.append(program.run(step))
             self.same(np.concatenate(rows), expected, "two groups")
 
-    def test_a_copied_page_holds_the_same(self):
+    def test_a_copied_page_holds_the_same(self) -> None:
         tiny = TINY_LLAMA.but(window=40)
         ids, tail = tiny.ids(50), tiny.ids(20, 3)
         with self.compile(Mixed(tiny)) as program:
@@ -202,7 +196,9 @@ class ProgramContract:
             ({"logits_rows": [2]}, BackendError),
         ],
     )
-    def test_a_batch_that_cannot_run_is_refused_and_changes_nothing(self, change, error):
+    def test_a_batch_that_cannot_run_is_refused_and_changes_nothing(
+        self, change: dict[str, Any], error: type[Exception]
+    ) -> None:
         ids = TINY_LLAMA.ids(20)
         with self.compile(TINY_LLAMA) as program:
             expected = run_chunks(program, ids)
@@ -215,16 +211,90 @@ class ProgramContract:
                 program.run(batch)
             self.same(run_chunks(program, ids[19:], start=19, role=PROMPT), expected[19:], "after a refusal")
 
-    def test_a_batch_larger_than_the_program_is_refused(self):
+    def test_a_batch_larger_than_the_program_is_refused(self) -> None:
         with self.compile(TINY_LLAMA, max_batch_tokens=8) as program:
             assert program.max_batch_tokens == 8
             run_chunks(program, TINY_LLAMA.ids(8))
             with pytest.raises(BackendError, match="1 to 8"):
                 run_chunks(program, TINY_LLAMA.ids(9))
 
-    def test_a_closed_program_says_so(self):
+    # Pages that are copied, saved, restored
+
+    def test_a_saved_page_can_be_restored_in_another_program(self, tiny: RandomModel) -> None:
+        """Also where states stand: what a page holds is good for the position after it, and no other."""
+        ids, tail = tiny.ids(64), tiny.ids(10, 3)
+        with self.compile(tiny) as program:
+            expected = run_chunks(program, ids + tail, [64, 10], pages=[0, 1, 2])
+            run_chunks(program, ids, pages=[4, 9])
+            groups = range(len(program.page_bytes))
+            saved = [[program.save_page(group, page) for group in groups] for page in (4, 9)]
+            sizes = [len(part) for part in saved[0]]
+            assert sizes == list(program.page_bytes)
+        with self.compile(tiny) as program:
+            for place, parts in enumerate(saved):
+                for group, data in enumerate(parts):
+                    program.restore_page(group, 30 + place, data, 32 * (place + 1))
+            found = run_chunks(program, tail, pages=[30, 31, 7], start=64)
+            self.same(found, expected[64:], "behind restored pages")
+            with pytest.raises(ValueError):
+                program.restore_page(0, 30, saved[0][0][:-1], 32)
+
+    # Whatever ends early
+
+    def test_an_interrupt_leaves_a_program_that_computes_the_same(self) -> None:
+        ids = TINY_LLAMA.ids(40)
+        with self.compile(TINY_LLAMA) as program:
+            expected = run_chunks(program, ids)
+            interrupted(lambda: run_chunks(program, ids), [0.0002 * 1.3 ** (turn % 16) for turn in range(40)])
+            self.same(run_chunks(program, ids), expected, "after interrupts")
+
+    def test_closing_waits_for_a_batch_that_runs(self) -> None:
+        ids, errors = TINY_LLAMA.ids(200), []
+        program = self.compile(TINY_LLAMA)
+        expected = run_chunks(program, ids)
+        started = threading.Event()
+
+        def work() -> None:
+            try:
+                while True:
+                    found = run_chunks(program, ids)
+                    started.set()
+                    self.same(found, expected, "while another thread closes")
+            except Exception as error:
+                errors.append(error)
+                started.set()
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        assert started.wait(60)
+        program.close()
+        thread.join(60)
+        assert not thread.is_alive(), "a batch outlived its program"
+        assert isinstance(errors[0], BackendError), repr(errors[0])  # closed, or closing at this moment
+
+    def test_a_closed_program_says_so(self) -> None:
         program = self.compile(TINY_LLAMA)
         program.close()
         program.close()
         with pytest.raises(BackendError, match="closed"):
             run_chunks(program, [1])
+
+    def memory(self) -> int:
+        """Bytes that this process holds where the backend keeps its weights."""
+        import psutil
+
+        return int(psutil.Process().memory_info().rss)
+
+    def test_memory_is_given_back(self) -> None:
+        """Ten programs one after the other take no more than the first ones did."""
+        tiny = TINY_LLAMA.but(vocab=12_000, dim=256, hidden=256, head_dim=64)
+        held, size = [], 0
+        for _ in range(8):
+            with self.compile(tiny) as program:
+                size = sum(info.nbytes for info in tiny.source.tensors.values())
+                run_chunks(program, tiny.ids(20))
+            del program
+            gc.collect()
+            held.append(self.memory())
+        grown = min(held[4:]) - min(held[:4])
+        assert grown < size / 2, f"grew by {grown:,} bytes; one model has {size:,}"

@@ -1,22 +1,15 @@
-"""Runs ids through a program in chosen chunks, roles and pages; names the backends that tests run on."""
+"""Runs ids through a program in chosen chunks, roles and pages; compares rows of logits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from rase.backends import get_backend
-from rase.backends.base import GENERATED, PROMPT, Backend, Batch, Program
-from rase.backends.reference import ReferenceBackend
-from tests.support.oracle import nmse
+from rase.backends.base import GENERATED, PROMPT, Batch, Program
 
-BACKENDS = ["reference", "cpu"]
-
-
-def backend_named(name: str) -> Backend:
-    """A backend for tests; the reference one rounds nothing, so that it can meet the oracle."""
-    return ReferenceBackend("float64") if name == "reference" else get_backend(name)
+__all__ = ["assert_close", "assert_same_bits", "decode_each", "nmse", "run_chunks"]
 
 
 def run_chunks(
@@ -43,7 +36,7 @@ def run_chunks(
     return np.concatenate(rows)
 
 
-def decode_each(program: Program, ids: Sequence[int], **arguments: object) -> np.ndarray:
+def decode_each(program: Program, ids: Sequence[int], **arguments: Any) -> np.ndarray:
     """The same, one generated token at a time."""
     return run_chunks(program, ids, [1] * len(ids), role=GENERATED, **arguments)
 
@@ -63,3 +56,11 @@ def assert_same_bits(found: np.ndarray, expected: np.ndarray, what: str = "logit
         count = int((a != b).sum())
         pair = f"{found[at]} and {expected[at]}"
         raise AssertionError(f"{what}: {count} of {a.size} differ, first at {at}: {pair}")
+
+
+def nmse(found: Any, expected: Any) -> float:
+    """Squared error over squared size, summed over everything: the measure of all accuracy gates."""
+    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    if found.shape != expected.shape:
+        raise ValueError(f"shapes {found.shape} and {expected.shape}")
+    return float(((found - expected) ** 2).sum() / (expected**2).sum())

@@ -11,8 +11,8 @@ import numpy as np
 from rase.backends.base import Backend, CompileOptions, Program
 from rase.graph.ops import Graph
 from rase.models import build
-from tests.support.gguf_build import random_blocks
-from tests.support.weights import MemoryWeights
+from rase.testing.blocks import random_blocks
+from rase.testing.weights import MemoryWeights
 
 
 class RandomModel(ABC):
@@ -53,7 +53,7 @@ class RandomModel(ABC):
 
     def ids(self, n: int, seed: int = 7) -> list[int]:
         """n random token ids."""
-        return np.random.default_rng(seed).integers(0, self.vocab, n).tolist()
+        return [int(id) for id in np.random.default_rng(seed).integers(0, self.vocab, n)]
 
 
 class Drawn:

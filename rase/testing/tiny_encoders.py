@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tests.support.random_model import Drawn, RandomModel
-from tests.support.weights import MemoryWeights
+from rase.testing.random_model import Drawn, RandomModel
+from rase.testing.weights import MemoryWeights
 
 
 @dataclass(frozen=True)
