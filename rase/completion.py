@@ -53,6 +53,7 @@ class TextRequest:
         default_factory=dict
     )  # as these, but built-in templates ignore them
     split_reasoning: bool = False  # tell what stands in <think> tags from the text
+    ignore_eos: bool = False  # go on behind the model's own end tokens
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ def prepare(session: ModelSession, request: TextRequest) -> Prepared:
     session.scheduler.pool.check_fits(len(ids) + 1)
     config = request.config
     config.check_vocab(session.scheduler.vocab_size)
-    ends = tuple(dict.fromkeys((*config.stop_tokens, *sorted(session.end_tokens))))
+    own = () if request.ignore_eos else sorted(session.end_tokens)
+    ends = tuple(dict.fromkeys((*config.stop_tokens, *own)))
     config = replace(config, stop_tokens=ends, max_tokens=min(config.max_tokens, room))
     return Prepared(ids, config, stop, n, prompt_state(prompt_end) if request.split_reasoning else None)
 

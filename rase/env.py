@@ -1,137 +1,129 @@
-"""Every environment variable that rase reads: name, type, default, meaning.
+"""Find the value of a setting: option of the command, environment variable, file, else its default.
 
-``get`` returns the typed value or the default; a value that does not parse raises ``InvalidSetting``
-instead of being ignored.
+``get`` returns the typed value. Text that does not parse raises ``InvalidSetting`` instead of being ignored.
+In a Python process only the environment counts; commands read files as well, and take options
+(``command``): the file that ``--config`` or RASE_CONFIG names, or ``rase.toml`` in the working directory,
+before ``rase.toml`` in the user's folder for configurations.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from rase.duration import seconds
 from rase.errors import InvalidSetting
+from rase.settings import SETTINGS, Setting, key_of, option_of
 
-__all__ = ["SETTINGS", "Setting", "get", "read"]
+__all__ = ["SETTINGS", "Found", "Setting", "check", "choose", "command", "files", "find", "get", "name_file"]
 
-
-@dataclass(frozen=True)
-class Setting:
-    """One variable: how its text becomes a value, and what it means."""
-
-    parse: Callable[[str], Any]
-    kind: str  # what a person may write, for messages and documentation
-    default: Any
-    meaning: str
+FILE = "rase.toml"
 
 
-def _flag(text: str) -> bool:
-    word = text.strip().lower()
-    if word in ("1", "true", "yes", "on"):
-        return True
-    if word in ("0", "false", "no", "off"):
-        return False
-    raise ValueError(text)
+class Found(NamedTuple):
+    """A value and where it comes from: an option, a variable, a path, or the word ``default``."""
+
+    value: Any
+    source: str
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+@dataclass
+class _Layers:
+    """What counts besides the environment."""
+
+    options: dict[str, str] = field(default_factory=dict)  # variable: text
+    config: str | None = None  # the named file
+    files: list[tuple[Path, dict[str, str]]] | None = None  # None: not read yet
 
 
-def _bytes(text: str) -> int:
-    number, unit = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]i?)?B?", text.strip()).groups()  # type: ignore[union-attr]
-    factor = 1024 if unit and unit.endswith("i") else 1000
-    return int(float(number) * factor ** (" kMGT".index(unit[0]) if unit else 0))
+_layers: _Layers | None = None  # None: no command runs in this process
 
 
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError
-    return number
+@contextlib.contextmanager
+def command() -> Iterator[None]:
+    """While it is entered, configuration files count, and options that ``choose`` tells of."""
+    global _layers
+    before, _layers = _layers, _Layers()
+    try:
+        yield
+    finally:
+        _layers = before
 
 
-def _choice(*names: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in names:
-            raise ValueError
-        return text
+def choose(name: str, text: str) -> None:
+    """An option of the running command says ``text`` for the variable ``name``; it is checked at once."""
+    if _layers is None:
+        raise RuntimeError("options belong to a command")
+    _parsed(name, text, option_of(name))
+    _layers.options[name] = text
 
-    return parse
+
+def name_file(path: str) -> None:
+    """The running command reads ``path`` instead of a file of the working directory.
+
+    Raises ``InvalidSetting`` when it cannot be read, or has something wrong.
+    """
+    if _layers is None:
+        raise RuntimeError("configuration files belong to a command")
+    _layers.config, _layers.files = path, None
+    _read_files(_layers)
 
 
-SETTINGS: dict[str, Setting] = {
-    "RASE_ISA": Setting(
-        str, "an instruction set: scalar, avx2, avxvnni, avx512, amx; on ARM scalar, neon, dotprod", None,
-        "Force the kernels' instruction set."),
-    "RASE_NUMERICS": Setting(
-        _choice("fast", "portable"), "fast or portable", "fast",
-        "Numerics class: 'portable' uses the integer path for prompts and answers on every machine."),
-    "RASE_PREFILL": Setting(
-        _choice("auto", "int8", "f32", "bf16"), "auto, int8, f32 or bf16", "auto",
-        "Arithmetic for prompt tokens; 'auto' takes the fastest one that the class allows."),
-    "RASE_NUM_THREADS": Setting(
-        _count, "a whole number, at least 1", None,
-        "Threads for decode; default: the physical cores of this process (all but four from twelve up)."),
-    "CANDLE_NUM_THREADS": Setting(
-        _count, "a whole number, at least 1", None, "Threads for decode where RASE_NUM_THREADS is not set."),
-    "RAYON_NUM_THREADS": Setting(_count, "a whole number, at least 1", None, "Threads for prefill."),
-    "RASE_MAX_BATCH_TOKENS": Setting(
-        _count, "a whole number, at least 1", 512, "Tokens that one step of a model computes at most."),
-    "RASE_MAX_BATCH_SEQS": Setting(
-        _count, "a whole number, at least 1", 64, "Sequences of a model that run at one time; others wait."),
-    "RASE_CHUNKED_PREFILL_SIZE": Setting(
-        _whole, "a whole number; 0 for no bound of its own", 0, "Prompt tokens of one step at most."),
-    "RASE_PREFIX_CACHING": Setting(_flag, "0 or 1", True, "Keep computed prefixes for later requests."),
-    "RASE_SPECULATION": Setting(_flag, "0 or 1", True, "Guess tokens by prompt lookup and verify them."),
-    "RASE_KV_CACHE": Setting(
-        _bytes, "bytes, or a size such as 12GB", None,
-        "Memory of a model's KV cache; default: four whole contexts, within half of what is free."),
-    "RASE_PROFILE": Setting(_flag, "0 or 1", False, "Count the time of each phase; read once per process."),
-    "RASE_BACKEND": Setting(
-        str, "a backend's name", "cpu",
-        "The backend that runs device cpu; 'reference' is the slow float64 oracle."),
-    "RASE_KEEP_ALIVE": Setting(
-        seconds, "seconds, or a duration such as 5m; negative: for ever", seconds("5m"),
-        "How long `rase serve` keeps a model after its last use."),
-    "RASE_MEMORY_BUDGET": Setting(
-        _bytes, "bytes, or a size such as 12GB", None,
-        "How much the weights of all loaded models may take together; default: what the machine has."),
-    "RASE_PREFIX_STORE": Setting(
-        str, "a folder", None, "Where computed prompts are kept across restarts; default: nowhere."),
-    "RASE_PREFIX_STORE_SIZE": Setting(
-        _bytes, "bytes, or a size such as 12GB", 8 * 10**9, "How much that folder may take."),
-    "RASE_STORE": Setting(str, "a folder", None, "The model store; default: the user's data folder."),
-}  # fmt: skip
+def files() -> list[tuple[Path, bool]]:
+    """The files that a command reads, the first one first, and whether each is there."""
+    import platformdirs
+
+    named = (_layers.config if _layers is not None else None) or os.environ.get("RASE_CONFIG")
+    user = platformdirs.user_config_path("rase", appauthor=False) / FILE
+    paths = [Path(named) if named else Path(FILE).absolute(), user]
+    return [(path, path.is_file() or (bool(named) and path is paths[0])) for path in paths]
 
 
 def get(name: str) -> Any:
-    """Return the typed value of the variable ``name``, or its default when unset or empty.
+    """The typed value of the variable ``name``, or its default when nothing sets it.
 
-    Raises ``InvalidSetting`` when the text does not parse.
+    Raises ``InvalidSetting`` when the text does not parse, or a file that is read has something wrong.
     """
-    return read(name, None)
+    return find(name).value
 
 
-def read(name: str, text: str | None, option: str | None = None) -> Any:
-    """As ``get``, but ``text`` (what the command line's ``option`` says), unless None, counts instead."""
+def find(name: str) -> Found:
+    """As ``get``, with the place that says so. An empty environment variable says nothing."""
     setting = SETTINGS[name]
-    if text is None:
-        option, text = None, os.environ.get(name, "")
-        if text == "":
-            return setting.default
+    if _layers is not None and name in _layers.options:
+        return Found(_parsed(name, _layers.options[name], option_of(name)), option_of(name))
+    if text := os.environ.get(name, ""):
+        return Found(
+            _parsed(name, text, f"environment variable {name}", f"Unset {name} or correct it."), name
+        )
+    if _layers is not None:
+        for path, texts in _read_files(_layers):
+            if name in texts:
+                return Found(_parsed(name, texts[name], f"{path}: {key_of(name)}"), str(path))
+    return Found(setting.default, "default")
+
+
+def check() -> None:
+    """Look at every setting. Raises ``InvalidSetting`` for the first that is wrong."""
+    for name in SETTINGS:
+        find(name)
+
+
+def _parsed(name: str, text: str, where: str, hint: str = "Correct it.") -> Any:
+    setting = SETTINGS[name]
     try:
         return setting.parse(text)
-    except (AttributeError, ValueError, KeyError):
-        raise InvalidSetting(
-            option or f"environment variable {name}",
-            expected=setting.kind,
-            found=repr(text),
-            hint="Correct it." if option else f"Unset {name} or correct it.",
-        ) from None
+    except ValueError:
+        found = "a value that is not shown" if setting.secret else repr(text[:80])
+        raise InvalidSetting(where, expected=setting.kind, found=found, hint=hint) from None
+
+
+def _read_files(layers: _Layers) -> list[tuple[Path, dict[str, str]]]:
+    if layers.files is None:
+        from rase.configfile import read_file
+
+        layers.files = [(path, read_file(path)) for path, there in files() if there]
+    return layers.files

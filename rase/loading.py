@@ -79,6 +79,7 @@ def load_program(
     )  # fmt: skip
     with open_model(path) as file:
         kind = models.kind_of(file.metadata) if kind is None else kind
+        context_length = _bounded(file.metadata, context_length)
         graph = models.build(file.metadata, file.tensors, architecture, context_length, kind)
         if kind == "embedding" and options.prefill == "auto":  # vectors are kept, and met by others' vectors
             options = replace(options, numerics="portable")
@@ -99,12 +100,22 @@ def load_program(
             raise
 
 
+def _bounded(metadata: Mapping[str, Any], context_length: int | None) -> int | None:
+    """The context that a model is loaded with: the manifest's, else the file's, within RASE_MAX_MODEL_LEN."""
+    most = env.get("RASE_MAX_MODEL_LEN")
+    own = metadata.get(f"{metadata.get('general.architecture')}.context_length")
+    wanted = own if context_length is None else context_length
+    if most is None or not isinstance(own, int) or not isinstance(wanted, int) or wanted > own:
+        return context_length  # what is wrong with it is for the architecture to say
+    return min(wanted, int(most))
+
+
 def plan_memory(backend: Backend, graph: Graph, file: ModelFile, options: CompileOptions) -> int:
     """Return the KV budget in bytes, or raise ``InsufficientMemory`` when weights and one page do not fit.
 
-    The cache grows with use: a long context costs nothing at load. Its budget is ``RASE_KV_CACHE``, else
-    ``CONTEXTS`` whole contexts within half of the memory that loading leaves; one context may take
-    up to ``KV_SHARE`` of it.
+    The cache grows with use: a long context costs nothing at load. Its budget is ``RASE_NUM_BLOCKS`` pages,
+    else ``RASE_KV_CACHE``, else ``CONTEXTS`` whole contexts within half of the memory that loading leaves;
+    one context may take up to ``KV_SHARE`` of it.
     """
     from rase.gguf.stream import buffer_bytes
 
@@ -117,7 +128,8 @@ def plan_memory(backend: Backend, graph: Graph, file: ModelFile, options: Compil
         raise InsufficientMemory(f"model '{name}'", needed=needed, available=available)
     left = available - needed + estimate.page
     whole = estimate.page * -(-graph.context_length // estimate.page_tokens)
-    wanted = env.get("RASE_KV_CACHE") or max(whole, min(CONTEXTS * whole, left // 2))
+    stated = env.get("RASE_NUM_BLOCKS") * estimate.page or env.get("RASE_KV_CACHE")
+    wanted = stated or max(whole, min(CONTEXTS * whole, left // 2))
     return max(estimate.page, min(wanted, int(left * KV_SHARE)))
 
 

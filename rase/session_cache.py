@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from rase import metrics
 from rase.device import DevicePreference, RuntimeDevice
 from rase.duration import FOREVER
-from rase.errors import Cancelled, EngineError, InsufficientMemory
+from rase.errors import Cancelled, EngineError, InsufficientMemory, ServerBusy
 from rase.loaded import check_runs
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class SessionCache:
 
     ``keep_alive`` is how many seconds a model stays after its last use, unless ``keep`` says otherwise: with
     0 it goes within a second, with ``math.inf`` never. ``budget`` bounds the bytes of the weights that are
-    loaded together; None is what the machine has. ``prefix_store`` is a folder that keeps computed prompts
+    loaded together; None is what the machine has. ``max_models`` bounds their number: ``ServerBusy`` when all
+    of them are in use. ``prefix_store`` is a folder that keeps computed prompts
     across restarts, of at most ``prefix_store_size`` bytes (``ModelSession.keep_prefixes``); None is what
     RASE_PREFIX_STORE and RASE_PREFIX_STORE_SIZE say.
 
@@ -95,9 +96,10 @@ class SessionCache:
 
     def __init__(
         self, *, keep_alive: float = FOREVER, budget: int | None = None,
-        prefix_store: str | os.PathLike[str] | None = None, prefix_store_size: int | None = None,
+        max_models: int | None = None, prefix_store: str | os.PathLike[str] | None = None,
+        prefix_store_size: int | None = None,
     ) -> None:  # fmt: skip
-        self.keep_alive, self.budget = keep_alive, budget
+        self.keep_alive, self.budget, self.max_models = keep_alive, budget, max_models
         self.prefix_store, self.prefix_store_size = prefix_store, prefix_store_size
         self._entries: dict[_Key, _Entry] = {}
         self._mutex = threading.Lock()
@@ -220,12 +222,12 @@ class SessionCache:
         counted, start = metrics.of(manifest.id), time.monotonic()
         while True:
             try:
-                self._check_budget(manifest)
+                self._check_limits(manifest)
                 session = kind.load(manifest, device, progress, cancelled)
                 if self.prefix_store is not None and isinstance(session, ModelSession):
                     session.keep_prefixes(self.prefix_store, self.prefix_store_size)
                 break
-            except InsufficientMemory:
+            except (InsufficientMemory, ServerBusy):
                 if not self._evict_one():
                     counted.count("loads_failed")
                     raise
@@ -236,7 +238,12 @@ class SessionCache:
         counted.observe("load_seconds", time.monotonic() - start)
         return session
 
-    def _check_budget(self, manifest: ModelManifest) -> None:
+    def _check_limits(self, manifest: ModelManifest) -> None:
+        if self.max_models is not None and len(loaded := self.sessions()) >= self.max_models:
+            raise ServerBusy(
+                f"model '{manifest.id}' finds no place", found=f"{len(loaded)} loaded models in use",
+                hint="Try again later, or allow more with RASE_MAX_LOADED_MODELS.",
+            )  # fmt: skip
         if self.budget is None:
             return
         needed, taken = _weights(manifest), sum(_weights(session.manifest) for session in self.sessions())

@@ -22,10 +22,10 @@ FLOORS = {
     "answers": "completion", "running": "completion",
     "session": "session", "session_cache": "session", "loading": "session",
     "store": "session", "card": "session", "embedding": "session", "loaded": "session",
-    "session_base": "session",
+    "session_base": "session", "selfcheck": "session",
     "decoders": "session", "device": "session", "memory": "session", "probe": "session",
     "errors": "free", "env": "free", "profiling": "free", "metrics": "free", "bell": "free",
-    "duration": "free",
+    "duration": "free", "settings": "free", "configfile": "free",
 }  # fmt: skip
 
 # What each floor may import besides itself and the free modules; "engine.config" allows that one module.

@@ -61,6 +61,10 @@ MODEL = {
     "remove": ("rase.cli.model_show:remove_model", "Remove a model from the store."),
 }
 RUNTIME = {"probe": ("rase.cli.runtime:probe", "Choose a device and run a real operation on it.")}
+CONFIG = {
+    "show": ("rase.cli.config:show", "Print what is set, and who says so."),
+    "path": ("rase.cli.config:path", "Print the configuration files."),
+}
 ROOT = {
     "run": ("rase.cli.run:run", "Ask one question, or chat."),
     "embed": ("rase.cli.embed:embed", "Print vectors of texts, by an embedding model."),
@@ -69,6 +73,7 @@ ROOT = {
     "bench": ("rase.cli.bench:bench", "Measure how fast a model runs here."),
     "ps": ("rase.cli.ps:ps", "List the models that a running server has loaded."),
     "runtime": ("rase.cli.app:runtime", "Look at the machine."),
+    "config": ("rase.cli.app:config", "Look at the settings."),
 }
 
 
@@ -101,3 +106,13 @@ def model() -> None:
 @common_options
 def runtime() -> None:
     """Look at the machine."""
+
+
+@click.group(cls=LazyGroup, lazy=CONFIG)
+@common_options
+def config() -> None:
+    """Look at the settings.
+
+    What an option of a command says counts first, then environment variables (RASE_...), rase.toml in the
+    working directory, rase.toml in the user's configuration folder, and the default.
+    """

@@ -1,4 +1,4 @@
-"""What all commands share: the options --store, --quiet and --debug, and how results are printed."""
+"""What all commands share: --store, --config, --quiet and --debug, and how results are printed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from rase import env
 
 if TYPE_CHECKING:
     from rase.registry import ModelManifest
@@ -33,7 +35,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 class Settings:
     """The common options; one object per call, filled wherever on the line an option stands."""
 
-    store: str | None = None
     quiet: bool = False
     debug: bool = False
 
@@ -41,7 +42,7 @@ class Settings:
         """Open the store that was chosen."""
         from rase.store import open_store
 
-        return open_store(self.store)
+        return open_store()
 
 
 def settings() -> Settings:
@@ -50,7 +51,11 @@ def settings() -> Settings:
 
 
 def _remember(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
-    if value:
+    if value and option.name == "config":
+        env.name_file(value)
+    elif value and option.name == "store":
+        env.choose("RASE_STORE", value)
+    elif value:
         setattr(ctx.ensure_object(Settings), str(option.name), value)
         if option.name == "debug":
             logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s")
@@ -58,12 +63,14 @@ def _remember(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
 
 
 def common_options(command: Command) -> Command:
-    """Add --store, --quiet and --debug, which may stand after any part of the command."""
+    """Add --store, --config, --quiet and --debug, which may stand after any part of the command."""
     for option in (
         click.option("--debug", is_flag=True, expose_value=False, callback=_remember,
                      help="Show log messages, and the traceback of an error."),
         click.option("--quiet", "-q", is_flag=True, expose_value=False, callback=_remember,
                      help="No progress and no hints."),
+        click.option("--config", metavar="FILE", expose_value=False, callback=_remember,
+                     help="The configuration file. Default: RASE_CONFIG, else rase.toml of this folder."),
         click.option("--store", metavar="FOLDER", expose_value=False, callback=_remember,
                      help="The model store. Default: RASE_STORE, else the user's data folder."),
     ):  # fmt: skip
@@ -79,9 +86,13 @@ def json_option(command: Command) -> Command:
 def device_option(command: Command) -> Command:
     """Add --device."""
     choice = click.Choice(["auto", "cpu", "cuda", "metal"])
-    return click.option("--device", type=choice, default="auto", show_default=True, help="Where to run.")(
-        command
-    )
+
+    def chosen(ctx: click.Context, option: click.Parameter, value: str | None) -> str:
+        return value or str(env.get("RASE_DEVICE"))
+
+    return click.option(
+        "--device", type=choice, callback=chosen, help="Where to run.  [default: RASE_DEVICE, else auto]"
+    )(command)
 
 
 def names_file(model: str) -> bool:

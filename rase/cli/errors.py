@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from rase import errors
+from rase import env, errors
 
 __all__ = ["INTERRUPTED", "exit_code", "run_guarded"]
 
@@ -44,7 +44,8 @@ def run_guarded(arguments: Sequence[str] | None) -> int:
     debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
     _prepare_streams()
     try:
-        code = rase.main(args=arguments, prog_name="rase", standalone_mode=False)
+        with env.command():
+            code = rase.main(args=arguments, prog_name="rase", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as error:

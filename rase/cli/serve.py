@@ -6,52 +6,32 @@ import importlib.util
 
 import click
 
+from rase import env
 from rase.cli.common import common_options, device_option, settings
+from rase.cli.options import setting_options
 
 __all__ = ["serve"]
 
-NEEDS = ("starlette", "uvicorn")
+NEEDS = ("starlette", "uvicorn", "prometheus_client")
 
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=int, default=8080, show_default=True, help="The port; 0 takes any free one.")
+@setting_options(
+    "RASE_HOST", "RASE_PORT", "RASE_DRAFT", "RASE_API_KEY_FILE", "RASE_INSECURE", "RASE_ALLOW_HOST",
+    "RASE_ALLOW_ORIGIN", "RASE_MAX_QUEUE", "RASE_MAX_BODY", "RASE_DRAIN_TIMEOUT", "RASE_LOG_FORMAT",
+    "RASE_OTEL", "RASE_KEEP_ALIVE", "RASE_MAX_LOADED_MODELS", "RASE_MEMORY_BUDGET", "RASE_MAX_BATCH_TOKENS",
+    "RASE_MAX_BATCH_SEQS", "RASE_CHUNKED_PREFILL_SIZE", "RASE_MAX_MODEL_LEN", "RASE_KV_CACHE",
+    "RASE_NUM_BLOCKS", "RASE_PREFIX_CACHING", "RASE_PREFIX_STORE", "RASE_PREFIX_STORE_SIZE",
+    "RASE_SPECULATION", "RASE_IGNORE_EOS", "RASE_NUM_THREADS", "RASE_NUMERICS", "RASE_PREFILL",
+)  # fmt: skip
 @device_option
-@click.option(
-    "--allow-host", multiple=True, metavar="NAME", help="A further name in the Host header. May be repeated."
-)
-@click.option(
-    "--allow-origin", multiple=True, metavar="URL", help="A web page that may call. May be repeated."
-)
-@click.option(
-    "--keep-alive", metavar="TIME", help="How long a model stays after its last use: 300, 5m, -1 for ever. "
-    "Default: RASE_KEEP_ALIVE, else 5m.",
-)  # fmt: skip
-@click.option(
-    "--memory-budget", metavar="SIZE", help="What all weights may take together, such as 12GB; idle models "
-    "make room. Default: RASE_MEMORY_BUDGET, else what the machine has.",
-)  # fmt: skip
-@click.option(
-    "--prefix-store", metavar="DIR", help="Keep computed prompts in this folder, so that a restart need not "
-    "compute them again. Default: RASE_PREFIX_STORE, else nowhere.",
-)  # fmt: skip
-@click.option(
-    "--prefix-store-size", metavar="SIZE", help="What that folder may take, such as 12GB. Default: "
-    "RASE_PREFIX_STORE_SIZE, else 8GB.",
-)  # fmt: skip
-@click.option(
-    "--draft", metavar="ID", help="A small model with the same tokenizer that guesses for each MODEL."
-)
 @common_options
-def serve(
-    models: tuple[str, ...], host: str, port: int, device: str, allow_host: tuple[str, ...],
-    allow_origin: tuple[str, ...], keep_alive: str | None, memory_budget: str | None,
-    prefix_store: str | None, prefix_store_size: str | None, draft: str | None,
-) -> int:  # fmt: skip
+def serve(models: tuple[str, ...], device: str) -> int:
     """Serve the registered models over the OpenAI API until Ctrl-C.
 
-    A model is loaded by the first request that names it; each MODEL is loaded at once, and stays.
+    A model is loaded by the first request that names it; each MODEL is loaded at once, and stays. Options are
+    also keys of a rase.toml: `rase config show` says what counts.
 
     \b
     client = openai.OpenAI(base_url="http://127.0.0.1:8080/v1", api_key="unused")
@@ -64,17 +44,7 @@ def serve(
             "the server's packages are not installed", found="no " + ", ".join(absent),
             hint="Install them with: pip install 'rase-llm[server]'",
         )  # fmt: skip
-    from rase import env
+    env.check()
     from rase.server.serve import serve as run
-    from rase.session_cache import SessionCache
 
-    cache = SessionCache(
-        keep_alive=env.read("RASE_KEEP_ALIVE", keep_alive, "--keep-alive"),
-        budget=env.read("RASE_MEMORY_BUDGET", memory_budget, "--memory-budget"),
-        prefix_store=env.read("RASE_PREFIX_STORE", prefix_store, "--prefix-store"),
-        prefix_store_size=env.read("RASE_PREFIX_STORE_SIZE", prefix_store_size, "--prefix-store-size"),
-    )  # fmt: skip
-    return run(
-        settings().open_store(), cache=cache, models=models, draft=draft, host=host, port=port, device=device,
-        allowed_hosts=allow_host, allowed_origins=allow_origin,
-    )  # fmt: skip
+    return run(settings().open_store(), models=models or None, device=device)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from rase.engine.drafts import drafts_each, verify
 from rase.engine.generation import GenerationStopReason
+from rase.engine.heartbeat import Heartbeat
 from rase.engine.kv_cache import OutOfPages
 from rase.engine.prefix_tree import PrefixTree
 from rase.engine.sequence import Sequence, State
@@ -52,6 +53,7 @@ class Batching:
         self.behind: list[Sequence] = []  # held until their readers have caught up
         self.live: dict[Request, list[Sequence]] = {}  # choices of each request that has not ended
         self.pace = Pace()
+        self.heartbeat = Heartbeat(self.pace)
         self._batches = Batches()
         self._vocab_size, self._recurrent = vocab_size, any(pool.states)
         self._most_rows = min(limits.max_batch_tokens or program.max_batch_tokens, program.max_batch_tokens)
@@ -84,10 +86,13 @@ class Batching:
         decode_tokens = sum(part.count for part in parts if part.sequence.decoding)
         prompt_tokens = sum(part.count for part in parts) - decode_tokens
         try:
+            self.heartbeat.waits()
             with TURNS:
+                self.heartbeat.begins(decode_tokens, prompt_tokens)
                 start = time.perf_counter()
                 logits = self.program.run(self._batches.make(parts))
                 seconds = time.perf_counter() - start
+            self.heartbeat.ended()
         except BaseException as error:
             for part in parts:
                 self.fail(part.sequence.request, error)

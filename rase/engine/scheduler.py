@@ -97,6 +97,12 @@ class Scheduler:
         """Sequences that have a place in the batch."""
         return len(self._batching.active)
 
+    def answers(self, patience: float = 1.0) -> bool:
+        """Whether the driver goes round: it takes a message within ``patience`` seconds, or computes a step
+        that may take longer. Waits for as long.
+        """
+        return self._batching.heartbeat.answers(self._post, patience)
+
     def submit(self, request: Request) -> None:
         """Hand ``request`` over; it runs when its turn comes.
 

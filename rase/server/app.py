@@ -1,13 +1,14 @@
 """``create_app``: the routes, and the way of a request from bytes to a lane and back.
 
-    GET  /health
+    GET  /health, /ready, …      see ``rase.server.status``
     GET  /v1/models              the registered models
     GET  /v1/models/{id}
     GET  /v1/ps                  the loaded models
     POST /v1/chat/completions    whole, or server-sent events with "stream": true
     POST /v1/completions         the same
 
-Every path also works without ``/v1``. The application needs no lifespan, so a host can mount it anywhere.
+Every path of ``/v1`` also works without it. The application needs no lifespan, so a host can mount it
+anywhere.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
@@ -25,14 +27,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from rase import env
 from rase.errors import InvalidRequest
 from rase.server.access import facts
-from rase.server.body import MAX_BODY, ClientGone, check_content_type, read_body
+from rase.server.body import ClientGone, check_content_type, read_body
 from rase.server.errors import Refused, error_response
 from rase.server.guard import Guard
 from rase.server.host import HostWatch
 from rase.server.job import Job
+from rase.server.keys import Keys, keys_of_settings
 from rase.server.openai import Call, model_of, read_chat, read_completion
+from rase.server.prometheus import Answers
+from rase.server.readiness import Readiness
 from rase.server.replies import (
     ChatReply,
     CompletionReply,
@@ -42,8 +48,9 @@ from rase.server.replies import (
     model_object,
     usage,
 )
-from rase.server.runner import QUEUE_LIMIT, Runner
+from rase.server.runner import Runner
 from rase.server.sse import JobStream
+from rase.server.status import Status
 
 __all__ = ["create_app"]
 
@@ -56,20 +63,22 @@ def create_app(
     cache: Any = None,
     *,
     device: Any = "auto",
-    queue_limit: int = QUEUE_LIMIT,
-    allowed_hosts: Collection[str] = (),
-    allowed_origins: Collection[str] = (),
-    max_body: int = MAX_BODY,
+    queue_limit: int | None = None,
+    allowed_hosts: Collection[str] | None = None,
+    allowed_origins: Collection[str] | None = None,
+    max_body: int | None = None,
     ping_s: float = 10.0,
-    drain_s: float = 10.0,
+    drain_s: float | None = None,
+    api_keys: Collection[str] | None = None,
 ) -> Starlette:
     """Return an ASGI application that serves the models of ``registry``.
 
     ``registry`` is a ``ModelRegistry``, the folder of one, or None for the default store. ``cache`` is a
     ``SessionCache`` to share loaded models with the host, or None for the one of this process.
     ``queue_limit`` requests may wait per model. ``allowed_hosts`` are Host names beyond the loopback ones,
-    ``allowed_origins`` the web origins that may call (none). ``max_body`` is in bytes, the rest in seconds:
-    between pings of a silent stream, and for running requests when the server shuts down.
+    ``allowed_origins`` the web origins that may call (none), ``api_keys`` those of which a client must send
+    one. ``max_body`` is in bytes, the rest in seconds: between pings of a silent stream, and for running
+    requests when the server shuts down. What is None is what ``rase.settings`` says.
     """
     from rase.session_cache import process_cache
     from rase.store import open_store
@@ -78,7 +87,10 @@ def create_app(
         registry = open_store(registry)
     cache = process_cache() if cache is None else cache
     runner = Runner(registry, cache, device=device, queue_limit=queue_limit)
-    api = _Api(runner, max_body=max_body, ping_s=ping_s, drain_s=drain_s)
+    api = _Api(
+        runner, max_body=env.get("RASE_MAX_BODY") if max_body is None else max_body, ping_s=ping_s,
+        drain_s=env.get("RASE_DRAIN_TIMEOUT") if drain_s is None else drain_s,
+    )  # fmt: skip
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -88,7 +100,8 @@ def create_app(
             runner.close()
             await asyncio.to_thread(runner.join)
 
-    routes = [Route("/health", api.health)]
+    readiness, answers = Readiness(runner), Answers()
+    routes = Status(runner, readiness, answers).routes()
     for prefix in ("/v1", ""):
         routes += [
             Route(prefix + "/models", api.models),
@@ -97,12 +110,21 @@ def create_app(
             Route(prefix + "/chat/completions", api.chat, methods=["POST"]),
             Route(prefix + "/completions", api.completion, methods=["POST"]),
         ]
-    guard = Middleware(Guard, hosts=allowed_hosts, origins=allowed_origins)
+    listeners: list[Callable[[Any, int, float], object]] = [answers.count]
+    if env.get("RASE_OTEL"):
+        from rase.server.tracing import span_writer
+
+        listeners.append(span_writer())
+    guard = Middleware(
+        Guard, hosts=env.get("RASE_ALLOW_HOST") if allowed_hosts is None else allowed_hosts,
+        origins=env.get("RASE_ALLOW_ORIGIN") if allowed_origins is None else allowed_origins,
+        keys=Keys(keys_of_settings() if api_keys is None else api_keys), listeners=listeners,
+    )  # fmt: skip
     app = Starlette(
         routes=routes, middleware=[guard], lifespan=lifespan, exception_handlers={HTTPException: _http_error}
     )  # fmt: skip
     app.router.redirect_slashes = False
-    app.state.runner = runner
+    app.state.runner, app.state.readiness = runner, readiness
     return app
 
 
@@ -120,9 +142,6 @@ class _Api:
     def __init__(self, runner: Runner, *, max_body: int, ping_s: float, drain_s: float) -> None:
         self.runner, self.max_body, self.ping_s = runner, max_body, ping_s
         self._host = HostWatch(runner, drain_s)
-
-    async def health(self, request: Request) -> Response:
-        return _json(encode({"status": "ok"}))
 
     async def models(self, request: Request) -> Response:
         manifests = await asyncio.to_thread(self.runner.registry.list)
@@ -205,7 +224,7 @@ class _Api:
 
 
 def _note(known: dict[str, Any], done: asyncio.Future[Any]) -> None:
-    """Put the token counts of a finished request into its log line."""
+    """Put the token counts of a finished request into its facts, and where its time went."""
     error = done.exception()
     if error is not None:
         known["error"] = getattr(error, "code", type(error).__name__)
@@ -214,6 +233,10 @@ def _note(known: dict[str, Any], done: asyncio.Future[Any]) -> None:
     known["prompt"], known["completion"] = counts["prompt_tokens"], counts["completion_tokens"]
     known["cached"] = counts["prompt_tokens_details"]["cached_tokens"]
     known["finish"] = ",".join(choice.finish_reason for c in done.result() for choice in c.choices)
+    slowest = max(done.result(), key=lambda completion: completion.ttft_s + completion.decode_s)
+    known["ended"] = time.time_ns()
+    known["queue_s"] = max(0.0, slowest.ttft_s - slowest.prefill_s)
+    known["prefill_s"], known["decode_s"] = slowest.prefill_s, slowest.decode_s
 
 
 def _json(body: bytes) -> Response:

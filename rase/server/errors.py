@@ -109,6 +109,8 @@ def error_response(error: BaseException) -> Response:
     if isinstance(error, Refused):
         if error.close:
             headers["connection"] = "close"
+        if error.status == 401:
+            headers["www-authenticate"] = "Bearer"
         if "allow" in error.data:
             headers["allow"] = error.data["allow"]
     return Response(error_body(error), status_of(error), headers, media_type="application/json")

@@ -79,7 +79,7 @@ _COMMON: dict[str, Rule] = {
     "guided_grammar": _refused("answers cannot be constrained"),
     "structured_outputs": _refused("answers cannot be constrained"),
     "typical_p": _refused("not implemented", _one_of(1, 1.0)),
-    "ignore_eos": _refused("end tokens always end an answer", _one_of(False)),
+    "ignore_eos": _honoured("go on behind the model's own end tokens; default false, or RASE_IGNORE_EOS"),
     "min_tokens": _refused("end tokens always end an answer", _one_of(0)),
     "skip_special_tokens": _refused("control tokens are never part of the text", _one_of(True)),
     "return_token_ids": _refused("token ids are not part of a reply", _one_of(False)),
@@ -103,6 +103,10 @@ _COMMON: dict[str, Rule] = {
 CHAT: Mapping[str, Rule] = {
     **_COMMON,
     "messages": _honoured("system, developer (as system), user, assistant, tool; text or text parts"),
+    "prompt": _honoured(
+        "text, in place of messages: one user message; then stream is true, top_p 0.9 and max_tokens 128 "
+        "unless they are given"
+    ),
     "max_completion_tokens": _honoured("the same as max_tokens; the smaller one wins"),
     "top_logprobs": _honoured("0 to 20, with logprobs"),
     "chat_template_kwargs": _honoured("variables for the model's own chat template"),

@@ -1,17 +1,20 @@
-"""The outermost layer: who may talk to us, header limits, the log line, and no unhandled exception.
+"""The outermost layer: who may talk to us, header limits, request ids, the log line, no unhandled exception.
 
 Requests that arrive on a loopback address must name a loopback host: a foreign name is a web page that
 rebound its own name to this machine. A request with an ``Origin`` must come from this server's own pages or
 from a listed origin: any other is a web page driving the API. No CORS header is sent unless origins are
-listed.
+listed. Where the server has API keys, only ``OPEN`` paths answer without one.
+
+Every answer names its request in ``X-Request-Id``: by the client's own name for it, if that is a sane one.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
+import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,13 +23,18 @@ from starlette.responses import Response
 
 from rase.server.access import facts, log_failure, log_request
 from rase.server.errors import Refused, error_response
+from rase.server.keys import Keys
 
-__all__ = ["Guard"]
+__all__ = ["OPEN", "Guard", "is_loopback"]
 
+OPEN = frozenset({"/health", "/healthz", "/ready"})  # what a probe asks, and what tells nothing to a stranger
 MAX_HEADERS = 64 << 10  # bytes of all names and values
 # Headers that decide something here: of two values, another reader may take the other one.
-_SINGLE = (b"host", b"origin", b"content-type", b"content-encoding", b"authorization")
+_SINGLE = (
+    b"host", b"origin", b"content-type", b"content-encoding", b"authorization", b"x-api-key", b"api-key",
+)  # fmt: skip
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::(\d{1,5}))?", re.IGNORECASE)
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _CORS = {
     "access-control-allow-methods": "GET, POST, OPTIONS",
     "access-control-allow-headers": "*, Authorization",
@@ -43,7 +51,8 @@ def _split_host(value: str) -> tuple[str, int | None] | None:
     return name, int(match[2]) if match[2] else None
 
 
-def _is_loopback(name: str) -> bool:
+def is_loopback(name: str) -> bool:
+    """Whether a host name or an address means this machine only."""
     if name == "localhost":
         return True
     try:
@@ -53,11 +62,21 @@ def _is_loopback(name: str) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
+def _request_id(scope: Any) -> str:
+    """What the client calls its request, else a name of ours."""
+    given = next((v for k, v in scope["headers"] if k == b"x-request-id"), b"").decode("latin-1")
+    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
+
+
 class Guard:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: Any, *, hosts: Collection[str] = (), origins: Collection[str] = ()) -> None:
-        self.app = app
+    def __init__(
+        self, app: Any, *, hosts: Collection[str] = (), origins: Collection[str] = (),
+        keys: Keys | None = None, listeners: Sequence[Callable[[Any, int, float], object]] = (),
+    ) -> None:  # fmt: skip
+        """``listeners`` are called with (scope, status, seconds) of each request that has ended."""
+        self.app, self.keys, self.listeners = app, keys or Keys(), (log_request, *listeners)
         self.hosts = {host.lower().removesuffix(".") for host in hosts}
         self.origins = {origin.lower().rstrip("/") for origin in origins}
 
@@ -66,11 +85,13 @@ class Guard:
             await self.app(scope, receive, send)
             return
         started, status = time.perf_counter(), 0
+        name = facts(scope)["id"] = _request_id(scope)
 
         async def watched_send(message: Any) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = name
                 self._add_cors(scope, message)
             await send(message)
 
@@ -83,7 +104,9 @@ class Guard:
                 await error_response(error)(scope, receive, watched_send)
             # else: the response is cut, which the server closes the connection for
         finally:
-            log_request(scope, status, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            for listener in self.listeners:
+                listener(scope, status, seconds)
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -91,6 +114,12 @@ class Guard:
         if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             await Response(status_code=204, headers=_CORS)(scope, receive, send)
             return
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if self.keys and path not in OPEN and not self.keys.admit(headers):
+            raise Refused(
+                401, "invalid_api_key", "this server asks for an API key",
+                expected="Authorization: Bearer KEY", hint="Ask whoever runs it for a key.",
+            )  # fmt: skip
         await self.app(scope, receive, send)
 
     def _check(self, scope: Any, headers: dict[str, str]) -> None:
@@ -102,10 +131,10 @@ class Guard:
                 raise Refused(400, "duplicate_header", f"the header {single.decode()} is given twice")
         host = headers.get("host")
         split = _split_host(host) if host is not None else None
-        on_loopback = _is_loopback((scope.get("server") or ("", 0))[0])
+        on_loopback = is_loopback((scope.get("server") or ("", 0))[0])
         if host is not None and (on_loopback or self.hosts):
             name = split[0] if split is not None else ""
-            if not (name in self.hosts or (on_loopback and _is_loopback(name))):
+            if not (name in self.hosts or (on_loopback and is_loopback(name))):
                 raise Refused(
                     403, "host_not_allowed", "this server does not answer to that Host",
                     hint="Use 127.0.0.1 or localhost, or start the server with this name as an allowed host.",
@@ -128,7 +157,7 @@ class Guard:
         if host is None or parts.scheme not in ("http", "https") or parts.hostname is None:
             return False
         name = parts.hostname.removesuffix(".")
-        same_name = name == host[0] or (_is_loopback(name) and _is_loopback(host[0]))
+        same_name = name == host[0] or (is_loopback(name) and is_loopback(host[0]))
         return same_name and port == (host[1] or (443 if parts.scheme == "https" else 80))
 
     def _add_cors(self, scope: Any, message: Any) -> None:

@@ -46,7 +46,7 @@ class Transport:
         self._own = app is None
         if app is None:
             shelf = _Shelf([model.session for model in models]) if models else None
-            app = create_app(shelf, shelf)
+            app = create_app(shelf, shelf, api_keys=())
         self._app = app
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rase-inprocess", daemon=True)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
+from rase import env
 from rase.completion import MAX_CHOICES, ChatMessage, GenerationConfig, TextRequest, normalise_stop
 from rase.duration import seconds
 from rase.errors import InvalidRequest
@@ -24,6 +25,7 @@ __all__ = ["Call", "model_of", "read_chat", "read_completion"]
 MAX_PROMPTS = 16
 MAX_MESSAGES = 32_768  # of four tokens or more: beyond what any context holds
 MAX_TOP_LOGPROBS = 20
+PROMPT_DEFAULTS = {"stream": True, "temperature": 0.7, "top_p": 0.9, "max_tokens": 128}
 
 
 class StreamOptions(msgspec.Struct):
@@ -66,10 +68,12 @@ class Common(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     keep_alive: float | str | None = None
+    ignore_eos: bool | None = None
 
 
 class ChatBody(Common, kw_only=True):
     messages: list[Message] | None = None
+    prompt: str | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -119,7 +123,7 @@ def model_of(body: bytes) -> str | None:
 
 def read_chat(body: bytes) -> Call:
     """Read the body of ``/v1/chat/completions``; raises ``InvalidRequest`` naming the field."""
-    asked = _decode(body, ChatBody, fields.CHAT)
+    asked = _with_messages(_decode(body, ChatBody, fields.CHAT))
     if not asked.messages:
         _refuse("messages", "messages", expected="a list with at least one message")
     if len(asked.messages) > MAX_MESSAGES:
@@ -134,8 +138,23 @@ def read_chat(body: bytes) -> Call:
         messages=messages, config=config, stop=normalise_stop(asked.stop), n=_count(asked.n),
         template_kwargs=asked.chat_template_kwargs or {}, template_hints=_hints(asked),
         split_reasoning=_one_of("reasoning_format", asked.reasoning_format, _FORMATS) in ("auto", "deepseek"),
+        ignore_eos=_ignore_eos(asked),
     )  # fmt: skip
     return _call(asked, (request,), wanted)
+
+
+def _with_messages(asked: ChatBody) -> ChatBody:
+    """A request with a prompt and no messages, as the origin's small server takes it, as a chat."""
+    if asked.prompt is None:
+        return asked
+    if asked.messages is not None:
+        _refuse("prompt", "prompt and messages are both given", expected="one of them")
+    given = {
+        "stream": asked.stream, "temperature": asked.temperature, "top_p": asked.top_p,
+        "max_tokens": asked.max_tokens if asked.max_completion_tokens is None else 0,
+    }  # fmt: skip
+    unsaid = {name: PROMPT_DEFAULTS[name] for name, value in given.items() if value is None}
+    return msgspec.structs.replace(asked, messages=[Message("user", asked.prompt)], **unsaid)
 
 
 def read_completion(body: bytes) -> Call:
@@ -144,7 +163,9 @@ def read_completion(body: bytes) -> Call:
     config = _config(asked, asked.max_tokens, asked.logprobs)
     stop, n = normalise_stop(asked.stop), _count(asked.n)
     requests = tuple(
-        TextRequest(messages=None, prompt=prompt, config=config, stop=stop, n=n)
+        TextRequest(
+            messages=None, prompt=prompt, config=config, stop=stop, n=n, ignore_eos=_ignore_eos(asked)
+        )
         for prompt in _prompts(asked.prompt)
     )
     return _call(asked, requests, asked.logprobs)
@@ -182,6 +203,10 @@ def _call(body: Common, requests: tuple[TextRequest, ...], logprobs: int | None)
         logprobs is not None,
         _keep_alive(body.keep_alive),
     )
+
+
+def _ignore_eos(body: Common) -> bool:
+    return bool(env.get("RASE_IGNORE_EOS")) if body.ignore_eos is None else body.ignore_eos
 
 
 def _keep_alive(value: float | str | None) -> float | None:

@@ -22,9 +22,7 @@ from rase.completion import Completion, Prepared, Running, TextRequest, prepare,
 from rase.errors import ServerBusy
 from rase.server.job import Job, Postbox, Started
 
-__all__ = ["QUEUE_LIMIT", "Runner"]
-
-QUEUE_LIMIT = 32
+__all__ = ["Runner"]
 
 
 class _Lane:
@@ -137,19 +135,20 @@ class Runner:
     """All lanes of a server. Its methods, but ``join``, belong on the event loop."""
 
     def __init__(
-        self, registry: Any, cache: Any, *, device: Any = "auto", queue_limit: int = QUEUE_LIMIT
+        self, registry: Any, cache: Any, *, device: Any = "auto", queue_limit: int | None = None
     ) -> None:
-        self.registry, self.cache, self.device, self.queue_limit = registry, cache, device, queue_limit
+        self.registry, self.cache, self.device = registry, cache, device
+        self.queue_limit = env.get("RASE_MAX_QUEUE") if queue_limit is None else queue_limit
         self._lanes: dict[str, _Lane] = {}
         self._postboxes: weakref.WeakKeyDictionary[Any, Postbox] = weakref.WeakKeyDictionary()
-        self._draining = False
+        self.draining = False  # no new requests are taken
 
     async def admit(self, model: str) -> Job:
         """A job with a place in the lane of ``model``, until it is cancelled or has run.
 
         Raises ``ModelNotFound``, ``ManifestError`` or ``ServerBusy``.
         """
-        if self._draining:
+        if self.draining:
             raise ServerBusy("the server is shutting down")
         if model not in self._lanes:  # only models that exist get a lane; later requests are checked at load
             await asyncio.to_thread(self.registry.get, model)
@@ -183,8 +182,8 @@ class Runner:
 
     def begin_drain(self, seconds: float) -> None:
         """Refuse new requests; those under way get ``seconds`` to end and are cancelled then."""
-        if not self._draining:
-            self._draining = True
+        if not self.draining:
+            self.draining = True
             asyncio.get_running_loop().call_later(seconds, self.cancel_all)
 
     def cancel_all(self) -> None:
@@ -195,7 +194,7 @@ class Runner:
 
     def close(self) -> None:
         """Cancel everything and tell the threads to end."""
-        self._draining = True
+        self.draining = True
         self.cancel_all()
         for lane in self._lanes.values():
             lane.close()

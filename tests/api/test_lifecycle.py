@@ -232,5 +232,5 @@ def test_settings_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RASE_MEMORY_BUDGET", bad)
         with pytest.raises(InvalidSetting, match="RASE_MEMORY_BUDGET"):
             env.get("RASE_MEMORY_BUDGET")
-    with pytest.raises(InvalidSetting, match="--keep-alive"):
-        env.read("RASE_KEEP_ALIVE", "soon", "--keep-alive")
+    with env.command(), pytest.raises(InvalidSetting, match="--keep-alive"):
+        env.choose("RASE_KEEP_ALIVE", "soon")

@@ -70,7 +70,7 @@ def test_every_command_has_help(rase: Rase) -> None:
         ("model pull hf:o/r/f --tokenizer-file t.json", "--tokenizer-repo"),
         ("model import x --kind chat", "generator"),
         ("model import x --context-length 0", "context-length"),
-        ("serve --port x", "integer"),
+        ("serve --port x", "0 to 65535"),
         ("runtime probe --device tpu", "auto"),
     ],
 )

@@ -67,17 +67,6 @@ def test_addresses_that_cannot_be_used(host: str, port: int) -> None:
         bind(host, port)
 
 
-def test_an_address_for_everyone_is_pointed_out(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from rase.server.serve import _announce
-
-    with bind("0.0.0.0", 0) as sock:
-        _announce("http://0.0.0.0:1", open_store(store), sock)
-    assert "other machines can reach this address" in capsys.readouterr().err
-    with bind("127.0.0.1", 0) as sock:
-        _announce("http://127.0.0.1:1", open_store(store.parent / "empty"), sock)
-    assert "No model is registered yet" in capsys.readouterr().err
-
-
 def test_the_openai_client_chats_with_a_real_model_of_the_command_line(smollm2: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     open_store(store).import_local("smollm2", smollm2)
