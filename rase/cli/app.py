@@ -70,6 +70,7 @@ ROOT = {
     "embed": ("rase.cli.embed:embed", "Print vectors of texts, by an embedding model."),
     "model": ("rase.cli.app:model", "Register, list, verify and remove models."),
     "serve": ("rase.cli.serve:serve", "Serve the models over the OpenAI API."),
+    "batch": ("rase.cli.batch:batch", "Answer a file of requests (OpenAI's batch format)."),
     "bench": ("rase.cli.bench:bench", "Measure how fast a model runs here."),
     "ps": ("rase.cli.ps:ps", "List the models that a running server has loaded."),
     "runtime": ("rase.cli.app:runtime", "Look at the machine."),
