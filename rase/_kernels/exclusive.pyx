@@ -4,16 +4,13 @@ Ctrl-C strikes between two steps of Python code, so a lock that Python takes can
 release are compiled: an interrupt can only strike inside the call, and ends it like any exception.
 """
 
-from libc.stdlib cimport free
-
-cdef extern from "stdlib.h" nogil:
-    int posix_memalign(void **, size_t, size_t)
-
-cdef extern from "tickets.h" nogil:
-    ctypedef struct rase_tickets:
-        pass
-    void rase_tickets_reset(rase_tickets *)
-    int rase_tickets_take(rase_tickets *, int)
+cdef extern from *:
+    """
+    static int rase_claim(int *taken) { return !__atomic_exchange_n(taken, 1, __ATOMIC_ACQUIRE); }
+    static void rase_release(int *taken) { __atomic_store_n(taken, 0, __ATOMIC_RELEASE); }
+    """
+    bint rase_claim(int *taken) noexcept
+    void rase_release(int *taken) noexcept
 
 
 class InUse(Exception):
@@ -23,22 +20,12 @@ class InUse(Exception):
 cdef class Exclusive:
     """``call`` runs one function at a time and refuses a second one with ``InUse``, from whatever thread."""
 
-    cdef rase_tickets *claim  # one unit: whoever takes it runs
-
-    def __cinit__(self):
-        cdef void *block = NULL
-        if posix_memalign(&block, 64, sizeof(rase_tickets)):
-            raise MemoryError
-        self.claim = <rase_tickets *>block
-        rase_tickets_reset(self.claim)
-
-    def __dealloc__(self):
-        free(self.claim)
+    cdef int taken
 
     def call(self, function, *arguments):
-        if rase_tickets_take(self.claim, 1):
+        if not rase_claim(&self.taken):
             raise InUse
         try:
             return function(*arguments)
         finally:
-            rase_tickets_reset(self.claim)
+            rase_release(&self.taken)

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { RASE_PAGE_TOKENS = 32, RASE_CHUNK = 256, RASE_MAX_FORMAT = 64 };
+enum { RASE_PAGE_TOKENS = 32, RASE_CHUNK = 256, RASE_PEAK_BLOCK = 256, RASE_MAX_FORMAT = 64 };
 
 /* What a format multiplies with: float32, or two int8 halves in blocks of 32 (legacy formats) or 256 (K-quants). */
 enum { RASE_ACT_F32 = 0, RASE_ACT_Q16_32 = 1, RASE_ACT_Q16_256 = 2, RASE_HALF = 254 };
@@ -141,6 +141,7 @@ typedef struct {
     void (*gelu_tanh)(const float *a, int64_t n, float *out);     /* its tanh form */
     void (*tanh)(const float *a, int64_t n, float *out);
     void (*soft_cap)(const float *a, float cap, int64_t n, float *out); /* cap * tanh(x / cap) */
+    void (*peaks)(const float *x, int64_t n, float *out); /* 16 of each whole block of RASE_PEAK_BLOCK; ops/elementwise.h */
     void (*silu_mul)(const float *a, const float *b, int64_t n, float *out); /* silu(a) * b, the bits of silu then mul */
     /* The k experts of a token: out (2k,) is their ids ascending, then their gates; ops/route.h. */
     void (*route)(const float *logits, int64_t n_experts, int64_t k, int renormalize, float scale, float *out);

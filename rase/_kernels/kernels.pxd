@@ -4,6 +4,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 cdef extern from "kernels.h" nogil:
     enum:
         RASE_PAGE_TOKENS
+        RASE_PEAK_BLOCK
         RASE_CHUNK
         RASE_KV_F16
         RASE_KV_FORMATS
@@ -98,6 +99,7 @@ cdef extern from "kernels.h" nogil:
         void (*gelu_tanh)(const float *, int64_t, float *) noexcept nogil
         void (*tanh)(const float *, int64_t, float *) noexcept nogil
         void (*soft_cap)(const float *, float, int64_t, float *) noexcept nogil
+        void (*peaks)(const float *, int64_t, float *) noexcept nogil
         void (*silu_mul)(const float *, const float *, int64_t, float *) noexcept nogil
         void (*route)(const float *, int64_t, int64_t, int, float, float *) noexcept nogil
         void (*add_scaled)(const float *, float, int64_t, float *) noexcept nogil

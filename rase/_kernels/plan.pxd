@@ -7,8 +7,13 @@ from rase._kernels.kernels cimport Variant, rase_format, rase_kernels, rase_kv, 
 cdef extern from "tickets.h" nogil:
     ctypedef struct rase_tickets:
         pass
+    ctypedef struct rase_share:
+        pass
+    enum:
+        RASE_MAX_PHASES
     void rase_tickets_reset(rase_tickets *)
-    int rase_tickets_take(rase_tickets *, int)
+    void rase_share_reset(rase_share *)
+    int rase_tickets_take(rase_share *, int, int, int, int)
     void rase_tickets_finish(rase_tickets *, int, int)
     void rase_tickets_wait(rase_tickets *, int)
     int rase_count_down(int *)
@@ -116,6 +121,7 @@ cdef class Plan:
     cdef int64_t rope_half[MAX_ROPES]
     cdef Phase *phases
     cdef rase_tickets *tickets      # one per phase
+    cdef rase_share *shares         # one per worker
     cdef int n_phases
     cdef uint8_t **pages[MAX_CACHES]
     cdef int64_t scratch_floats, table_pages

@@ -46,6 +46,7 @@ cdef class Plan:
         free(self.acts)
         free(self.phases)
         free(self.tickets)
+        free(self.shares)
         free(self.runs)
         for i in range(MAX_CACHES):
             free(self.pages[i])
@@ -175,10 +176,15 @@ cdef class Plan:
         cdef Phase *phase = NULL
         cdef Step *step
         self.phases = <Phase *>malloc(self.n_steps * sizeof(Phase))
+        if self.n_steps >= RASE_MAX_PHASES:
+            raise ValueError("too many steps")
         if self.phases == NULL or posix_memalign(&block, 64, self.n_steps * sizeof(rase_tickets)):
             raise MemoryError
         self.tickets = <rase_tickets *>block
         memset(self.tickets, 0, self.n_steps * sizeof(rase_tickets))
+        if posix_memalign(&block, 64, self.workers * sizeof(rase_share)):
+            raise MemoryError
+        self.shares = <rase_share *>block
         for i in range(self.n_steps):
             step = &self.steps[i]
             if step.kind == DISPATCH:

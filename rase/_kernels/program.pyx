@@ -15,11 +15,11 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
 from rase._kernels.attend cimport AttendUnit, Run, schedule_attention
-from rase._kernels.kernels cimport RASE_CHUNK, RASE_PAGE_TOKENS, rase_act, rase_attention_task
+from rase._kernels.kernels cimport RASE_CHUNK, RASE_PAGE_TOKENS, RASE_PEAK_BLOCK, rase_act, rase_attention_task
 from rase._kernels.plan cimport (
     ATTEND_NS, EXPERT_SPLIT, HEAD_SPLIT, LINEAR_NS, LOGITS, ONE_WORKER, ROW_LOCAL, STATE_SPLIT, UNPACK_NS, Act,
-    Phase, Step, rase_count_down, rase_nanoseconds, rase_tickets, rase_tickets_finish, rase_tickets_reset,
-    rase_tickets_take, rase_tickets_wait,
+    Phase, Step, rase_count_down, rase_nanoseconds, rase_share_reset, rase_tickets, rase_tickets_finish,
+    rase_tickets_reset, rase_tickets_take, rase_tickets_wait,
 )
 from rase._kernels.recur cimport recur
 from rase._kernels.routes cimport sort_by_expert
@@ -33,7 +33,7 @@ cdef extern from "omp.h" nogil:
     int omp_get_num_threads()
 
 cdef enum:
-    UNITS_PER_WORKER = 2    # of a phase of linears: more cut the streams of weights that a core reads ahead
+    UNITS_PER_WORKER = 16   # of a phase of linears
 
 
 cdef class Walker(RowSteps):
@@ -41,13 +41,14 @@ cdef class Walker(RowSteps):
 
     def run(self, const int32_t[::1] ids, const int32_t[::1] positions, const int32_t[::1] sequences,
             const int32_t[:, :, ::1] page_tables, int64_t n_generated, const int32_t[::1] logits_rows,
-            float[:, ::1] logits, int threads, bint timed=False):
-        """Run a checked batch; logits (m, padded vocabulary).
+            float[:, ::1] logits, float[:, ::1] peaks, int threads, bint timed=False):
+        """Run a checked batch; logits (m, padded vocabulary), peaks (m, 16 a whole block of RASE_PEAK_BLOCK logits).
 
         With ``timed`` returns (unpack, linear, attention) nanoseconds of worker 0.
         """
         cdef int64_t i, n = ids.shape[0]
-        if n > self.max_rows or logits_rows.shape[0] > self.max_rows or threads > self.workers or threads < 1:
+        if (n > self.max_rows or logits_rows.shape[0] > self.max_rows or peaks.shape[0] < logits_rows.shape[0]
+                or threads > self.workers or threads < 1):
             raise ValueError("batch exceeds the program")
         self.ids, self.positions, self.page_tables = &ids[0], &positions[0], &page_tables[0, 0, 0]
         self.table_stride, self.n_tokens, self.n_generated = page_tables.shape[2], n, n_generated
@@ -55,7 +56,8 @@ cdef class Walker(RowSteps):
         self.n_outputs = logits_rows.shape[0]
         self.logits_rows = &logits_rows[0] if self.n_outputs else NULL
         self.logits = &logits[0, 0] if self.n_outputs else NULL
-        self.logits_stride = logits.shape[1]
+        self.peaks = &peaks[0, 0] if self.n_outputs and peaks.shape[1] else NULL
+        self.logits_stride, self.peaks_stride = logits.shape[1], peaks.shape[1]
         self.n_runs = 0
         cdef Run *run = NULL
         for i in range(n):
@@ -69,6 +71,8 @@ cdef class Walker(RowSteps):
             schedule_attention(&self.schedules[i], self.runs, self.n_runs, threads, self.parts, self.parts_floats)
         for i in range(self.n_phases):
             rase_tickets_reset(&self.tickets[i])
+        for i in range(threads):
+            rase_share_reset(&self.shares[i])
         self.timed = timed
         memset(self.spent, 0, sizeof(self.spent))
         with nogil:
@@ -97,8 +101,8 @@ cdef class Walker(RowSteps):
             units = self.units(phase, size)
             finished = 0
             while True:
-                unit = rase_tickets_take(tickets, units)
-                if unit >= units:
+                unit = rase_tickets_take(self.shares, worker, workers, i + 1, units)
+                if unit < 0:
                     break
                 self.do_unit(phase, worker, unit, units, size)
                 finished += 1
@@ -113,14 +117,18 @@ cdef class Walker(RowSteps):
         rase_fp_leave(state)
 
     cdef int unit_size(self, Phase *phase, int workers) noexcept nogil:
-        """Rows or groups of one unit: some units for each worker, so that a slow one leaves the rest to others."""
+        """Rows or groups of one unit: some units for each worker, so that a slow one leaves some to others."""
         cdef int64_t rows = self.rows_of(phase.space), groups
         if phase.share == EXPERT_SPLIT:
             groups = self.steps[phase.dispatch].n_active * phase.groups
             return <int>max(1, groups // (UNITS_PER_WORKER * workers if workers > 1 else 1))
         if phase.share == ROW_LOCAL:
             return <int>max(1, min(16, rows // (2 * workers)))
-        return <int>max(1, phase.groups // (UNITS_PER_WORKER * workers if workers > 1 else 1))
+        groups = max(1, phase.groups // (UNITS_PER_WORKER * workers if workers > 1 else 1))
+        if self.steps[phase.first].kind == LOGITS:  # whole blocks of peaks
+            groups = (groups * self.k.rows_per_group + RASE_PEAK_BLOCK - 1) // RASE_PEAK_BLOCK * RASE_PEAK_BLOCK
+            groups //= self.k.rows_per_group
+        return <int>groups
 
     cdef int units(self, Phase *phase, int size) noexcept nogil:
         cdef int64_t total = 0, r = self.k.rows_per_group
@@ -222,7 +230,7 @@ cdef class Walker(RowSteps):
             self.spent[UNPACK_NS] += rase_nanoseconds() - begin
 
     cdef void finish_logits(self, Step *step, int64_t first, int64_t last) noexcept nogil:
-        """Scale and cap columns [first, last) of the logits, while they are in the cache."""
+        """Scale and cap columns [first, last) of the logits, and find their peaks, while they are in the cache."""
         cdef int64_t row
         cdef float *out
         for row in range(self.n_outputs):
@@ -231,6 +239,8 @@ cdef class Walker(RowSteps):
                 self.k.scale(out, step.scale, last - first, out)
             if step.soft_cap > 0.0:
                 self.k.soft_cap(out, step.soft_cap, last - first, out)
+            if self.peaks != NULL:
+                self.k.peaks(out, last - first, self.peaks + row * self.peaks_stride + first // RASE_PEAK_BLOCK * 16)
 
     cdef void state(self, Step *step, int worker, int unit) noexcept nogil:
         cdef Run *run = &self.runs[unit // step.parts]

@@ -10,8 +10,9 @@ cdef class RowSteps(Plan):
     cdef const int32_t *positions
     cdef const int32_t *page_tables
     cdef const int32_t *logits_rows
-    cdef int64_t table_stride, group_stride, n_tokens, n_generated, n_outputs, logits_stride
+    cdef int64_t table_stride, group_stride, n_tokens, n_generated, n_outputs, logits_stride, peaks_stride
     cdef float *logits
+    cdef float *peaks
     cdef bint timed
     cdef int64_t spent[COUNTERS]
     cdef int64_t rows_of(self, Rows space) noexcept nogil
@@ -19,5 +20,7 @@ cdef class RowSteps(Plan):
     cdef void embed(self, Step *step, float *out, int64_t row) noexcept nogil
     cdef void quantize(self, Step *step, const float *x, int64_t row) noexcept nogil
     cdef void store(self, Step *step, const float *key, const float *value, int64_t row) noexcept nogil
+    cdef void expect(self, Step *step, int64_t row) noexcept nogil
+    cdef uint8_t *page_of(self, Step *step, int64_t row) noexcept nogil
     cdef uint8_t *page(self, int cache, int64_t table, int64_t index) noexcept nogil
     cdef void mix(self, Step *step, const float *route, int64_t token, float *out) noexcept nogil

@@ -14,6 +14,14 @@ from rase._kernels.plan cimport (
     Plan, Rows, Step,
 )
 
+cdef extern from *:
+    """
+    static inline void rase_expect(const uint8_t *p, int64_t n) {
+        for (int64_t i = 0; i < n; i += 64) __builtin_prefetch(p + i, 1, 3);
+    }
+    """
+    void rase_expect(const uint8_t *p, int64_t n) noexcept nogil
+
 
 cdef class RowSteps(Plan):
     """A plan that takes rows of a batch through its row-local steps."""
@@ -28,6 +36,9 @@ cdef class RowSteps(Plan):
         cdef const float *x
         cdef const float *y
         cdef float *out
+        if step.kind == STORE:
+            for row in range(first, last):
+                self.expect(step, row)
         for row in range(first, last):
             x, y, out = step.x + row * step.x_stride, step.y + row * step.y_stride, step.out + row * step.out_stride
             if step.kind == NORM:
@@ -112,14 +123,28 @@ cdef class RowSteps(Plan):
 
     cdef void store(self, Step *step, const float *key, const float *value, int64_t row) noexcept nogil:
         """K and V of one token to its page: K of all heads, then V, each in the layout of the KV format."""
-        cdef int64_t position = self.positions[row], slot = position % RASE_PAGE_TOKENS, head, run = 0
+        cdef int64_t slot = self.positions[row] % RASE_PAGE_TOKENS, head
         cdef int64_t stride = (step.head_dim + 15) // 16 * 16, each = self.kv.head_bytes(stride)
-        while run + 1 < self.n_runs and self.runs[run + 1].first <= row:
-            run += 1
-        cdef uint8_t *page = self.page(step.cache, self.runs[run].table, position // RASE_PAGE_TOKENS)
+        cdef uint8_t *page = self.page_of(step, row)
         for head in range(step.kv_heads):
             self.kv.store(key + head * step.head_dim, step.head_dim, stride, page + step.k_offset + head * each, slot)
             self.kv.store(value + head * step.head_dim, step.head_dim, stride, page + step.v_offset + head * each, slot)
+
+    cdef void expect(self, Step *step, int64_t row) noexcept nogil:
+        """Ask for the memory that `store` writes: rows of pages lie far apart, and each line would be waited for."""
+        cdef int64_t slot = self.positions[row] % RASE_PAGE_TOKENS, head
+        cdef int64_t each = self.kv.head_bytes((step.head_dim + 15) // 16 * 16), size = each // RASE_PAGE_TOKENS
+        cdef uint8_t *page = self.page_of(step, row)
+        for head in range(step.kv_heads):
+            rase_expect(page + step.k_offset + head * each + slot * size, size)
+            rase_expect(page + step.v_offset + head * each + slot * size, size)
+
+    cdef uint8_t *page_of(self, Step *step, int64_t row) noexcept nogil:
+        """The page that holds the position of a row."""
+        cdef int64_t run = 0
+        while run + 1 < self.n_runs and self.runs[run + 1].first <= row:
+            run += 1
+        return self.page(step.cache, self.runs[run].table, self.positions[row] // RASE_PAGE_TOKENS)
 
     cdef uint8_t *page(self, int cache, int64_t table, int64_t index) noexcept nogil:
         return self.pages[cache][self.page_tables[cache * self.group_stride + table * self.table_stride + index]]

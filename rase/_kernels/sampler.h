@@ -12,9 +12,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels.h"
 #include "mathfn.h"
 
-#define SAMPLER_BLOCK 256
+#define SAMPLER_BLOCK RASE_PEAK_BLOCK
 
 enum { SAMPLER_OK = 0, SAMPLER_NAN = 1, SAMPLER_INF = 2 };
 
@@ -30,6 +31,13 @@ static inline uint64_t rank_of(uint32_t key, int64_t id) { return ((uint64_t)(~k
 /* Four lanes, in the vector extension that gcc and clang share: the compilers leave this loop scalar. */
 typedef float sampler_floats __attribute__((vector_size(16)));
 typedef int32_t sampler_ints __attribute__((vector_size(16)));
+
+/* NaN or infinity: which of them, NaN before infinity, is in a row that is not finite throughout. */
+static inline int fault_of(const float *row, int64_t n) {
+    for (int64_t id = 0; id < n; id++)
+        if (row[id] != row[id]) return SAMPLER_NAN;
+    return SAMPLER_INF;
+}
 
 /* Fill block_max with the largest key of each block; return a SAMPLER_* status for the whole row. */
 static inline int scan_row(const float *row, int64_t n, uint32_t *block_max) {
@@ -59,10 +67,29 @@ static inline int scan_row(const float *row, int64_t n, uint32_t *block_max) {
             best = high[lane / 4][lane % 4] > best ? high[lane / 4][lane % 4] : best;
         block_max[block] = logit_key(best);
     }
-    if (rest_finite & finite[0] & finite[1] & finite[2] & finite[3]) return SAMPLER_OK;
-    for (int64_t id = 0; id < n; id++)
-        if (row[id] != row[id]) return SAMPLER_NAN;
-    return SAMPLER_INF;
+    return rest_finite & finite[0] & finite[1] & finite[2] & finite[3] ? SAMPLER_OK : fault_of(row, n);
+}
+
+/* The same from the peaks of each whole block (ops/elementwise.h), which a program has left: 16 numbers for 256. */
+static inline int scan_peaks(const float *row, int64_t n, const float *peaks, uint32_t *block_max) {
+    int64_t whole = n / SAMPLER_BLOCK, rest = whole * SAMPLER_BLOCK;
+    sampler_ints finite = {-1, -1, -1, -1};
+    for (int64_t block = 0; block < whole; block++) {
+        sampler_floats high, x;
+        memcpy(&high, peaks + 16 * block, 16);
+        finite &= high == high;
+        for (int part = 1; part < 4; part++) {
+            memcpy(&x, peaks + 16 * block + 4 * part, 16);
+            sampler_ints above = x > high;
+            high = (sampler_floats)(((sampler_ints)x & above) | ((sampler_ints)high & ~above));
+            finite &= x == x;
+        }
+        float best = high[0];
+        for (int lane = 1; lane < 4; lane++) best = high[lane] > best ? high[lane] : best;
+        block_max[block] = logit_key(best);
+    }
+    int ok = finite[0] & finite[1] & finite[2] & finite[3] & -(scan_row(row + rest, n - rest, block_max + whole) == SAMPLER_OK);
+    return ok ? SAMPLER_OK : fault_of(row, n);
 }
 
 /* The lowest id with the largest logit. */

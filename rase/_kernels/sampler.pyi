@@ -1,7 +1,7 @@
 """The sampling kernel; ``rase.engine.sampler`` is its public side and documents the rules."""
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +32,26 @@ class RowSampler:
         bias_ids: NDArray[np.int32],
         bias_values: NDArray[np.float64],
     ) -> None: ...
-    def pick(self, logits: NDArray[np.float32], position: int, history: History | None = None) -> int:
+    def pick(
+        self,
+        logits: NDArray[np.float32],
+        position: int,
+        history: History | None = None,
+        peaks: NDArray[np.float32] | None = None,
+    ) -> int:
         """The id chosen for ``position``, or -1 for NaN, -2 for infinity in the row."""
 
     def logprobs(
-        self, logits: NDArray[np.float32], chosen: int, alternatives: int
+        self,
+        logits: NDArray[np.float32],
+        chosen: int,
+        alternatives: int,
+        peaks: NDArray[np.float32] | None = None,
     ) -> tuple[float, list[tuple[int, float]]]:
         """Log-probability of ``chosen`` and the best ids with theirs, under the model's own distribution."""
+
+def peaks(variant: Any, row: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """What a program of ``variant`` leaves beside a row of logits: 16 numbers for each whole block of 256."""
 
 def philox(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, int, int]:
     """The four 32-bit words of Philox4x32-10, for its published test vectors."""

@@ -8,6 +8,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
+from rase._kernels.kernels cimport Variant
+
 cdef extern from "fpenv.h" nogil:
     uint64_t rase_fp_enter() noexcept
     void rase_fp_leave(uint64_t before) noexcept
@@ -19,6 +21,7 @@ cdef extern from "sampler.h" nogil:
     const int64_t SAMPLER_BLOCK
     const int SAMPLER_OK
     int scan_row(const float *row, int64_t n, uint32_t *block_max) noexcept
+    int scan_peaks(const float *row, int64_t n, const float *peaks, uint32_t *block_max) noexcept
     int64_t argmax_row(const float *row, int64_t n, const uint32_t *block_max) noexcept
     int64_t select_best(const float *row, int64_t n, const uint32_t *block_max, int64_t k,
                         uint64_t *out) noexcept
@@ -153,10 +156,27 @@ cdef class RowSampler:
         self.capacity = count
         return 0
 
-    def pick(self, const float[::1] logits, uint64_t position, History history=None):
-        """The id chosen for `position`, or -1 for NaN, -2 for infinity in the row."""
+    cdef const float *_peaks(self, const float[::1] logits, const float[::1] peaks) except? NULL:
+        """Check the sizes of a row and its peaks; the latter's place, NULL where nobody found them."""
         if logits.shape[0] < self.n:
             raise ValueError(f"expected at least {self.n} logits, found {logits.shape[0]}")
+        if peaks is None:
+            return NULL
+        if peaks.shape[0] < self.n // SAMPLER_BLOCK * 16:
+            raise ValueError(f"{peaks.shape[0]} peaks for {self.n} logits")
+        return &peaks[0] if peaks.shape[0] else NULL
+
+    cdef int _scan(self, const float *row, const float *peaks) noexcept nogil:
+        if peaks == NULL:
+            return scan_row(row, self.n, self.block_max)
+        return scan_peaks(row, self.n, peaks, self.block_max)
+
+    def pick(self, const float[::1] logits, uint64_t position, History history=None, const float[::1] peaks=None):
+        """The id chosen for `position`, or -1 for NaN, -2 for infinity in the row.
+
+        `peaks` are what the `peaks` kernel of any variant gives for the row.
+        """
+        cdef const float *found = self._peaks(logits, peaks)
         if history is not None and history.vocab_size > self.n:
             raise ValueError("the history counts ids that this sampler does not choose from")
         cdef const int32_t *ids = NULL
@@ -169,14 +189,14 @@ cdef class RowSampler:
         with nogil:
             mode = rase_fp_enter()
             try:
-                id = self._pick(&logits[0], position, ids, uses, distinct)
+                id = self._pick(&logits[0], found, position, ids, uses, distinct)
             finally:
                 rase_fp_leave(mode)
         return id
 
-    cdef int64_t _pick(self, const float *row, uint64_t position, const int32_t *ids, const int32_t *uses,
-                       int64_t distinct) except -10 nogil:
-        cdef int status = scan_row(row, self.n, self.block_max)
+    cdef int64_t _pick(self, const float *row, const float *peaks, uint64_t position, const int32_t *ids,
+                       const int32_t *uses, int64_t distinct) except -10 nogil:
+        cdef int status = self._scan(row, peaks)
         if status != SAMPLER_OK:
             return -status
         cdef bint penalised = self.repetition != 1.0 or self.presence != 0.0 or self.frequency != 0.0
@@ -236,13 +256,14 @@ cdef class RowSampler:
                 return <uint32_t>self.ranks[i]
         return <uint32_t>self.ranks[kept - 1]
 
-    def logprobs(self, const float[::1] logits, int64_t chosen, int64_t alternatives):
+    def logprobs(self, const float[::1] logits, int64_t chosen, int64_t alternatives, const float[::1] peaks=None):
         """(log-probability of `chosen`, [(id, log-probability)] of the best ids).
 
         Under the model's own distribution: no temperature, penalties or filters.
         """
-        if logits.shape[0] < self.n or not 0 <= chosen < self.n:
-            raise ValueError("logits or id out of range")
+        cdef const float *found = self._peaks(logits, peaks)
+        if not 0 <= chosen < self.n:
+            raise ValueError("id out of range")
         cdef int64_t count = 0, wanted = min(max(alternatives, 0), self.n), i
         cdef double top, norm, logprob = 0.0
         cdef const float *row = &logits[0]
@@ -251,7 +272,7 @@ cdef class RowSampler:
         with nogil:
             mode = rase_fp_enter()
             try:
-                status = scan_row(row, self.n, self.block_max)
+                status = self._scan(row, found)
                 if status == SAMPLER_OK:
                     top = row[argmax_row(row, self.n, self.block_max)]
                     norm = rase_log(row_weight(row, self.n, top, 1.0, 0.0, self.block_sum))
@@ -266,6 +287,14 @@ cdef class RowSampler:
         if status != SAMPLER_OK:
             raise ValueError("logits that nothing may be chosen from")
         return logprob, [(<uint32_t>self.ranks[i], self.weights[i]) for i in range(count)]
+
+
+def peaks(Variant variant not None, const float[::1] row, float[::1] out):
+    """What a program of `variant` leaves beside a row of logits: 16 numbers for each whole block of 256."""
+    if out.shape[0] != row.shape[0] // SAMPLER_BLOCK * 16:
+        raise ValueError("sizes do not fit")
+    if out.shape[0]:
+        variant.table.peaks(&row[0], row.shape[0], &out[0])
 
 
 def philox(counter, key):

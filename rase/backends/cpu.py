@@ -19,6 +19,7 @@ from rase import env, profiling
 from rase.backends import _fork
 from rase.backends._lowering import Lowering, refuse_unknown
 from rase.backends._memory import Arena
+from rase.backends._rows import RowMemory
 from rase.backends._stacks import file_names, weight_infos
 from rase.backends._states import States
 from rase.backends._threads import decode_threads, prefill_threads
@@ -159,7 +160,8 @@ class CpuProgram(Program):
         self._variant, self.isa = variant, variant.name
         self.page_layout = variant.name  # K and V are interleaved by the width of its vectors
         self.threads = threads
-        self._out_dim = self.graph.output.dim
+        self._out_dim, self._rows = self.graph.output.dim, RowMemory()
+        self._has_logits = any(isinstance(op, ops.Logits) for op in self.graph.ops)
         pages = -(-self.graph.context_length // PAGE_TOKENS) + 1
         self._walker: Any = Walker(variant, self.max_batch_tokens, max(threads), pages)
         self._keep: list[Any] = [weights, Arena(plan.scratch_bytes, "scratch memory")]
@@ -225,7 +227,9 @@ class CpuProgram(Program):
     def _run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
         n = len(batch.ids)
         generated = int(n - np.count_nonzero(batch.roles))
-        out = np.empty((len(batch.logits_rows), -(-self._out_dim // 16) * 16), np.float32)
+        rows = len(batch.logits_rows)
+        out = self._rows.take(rows, -(-self._out_dim // 16) * 16)
+        peaks = np.empty((rows, self._out_dim // 256 * 16 if self._has_logits else 0), np.float32)
         last = batch.positions.item() if n == 1 else int(batch.positions[0].max())
         for index, table in enumerate(self._ropes):
             table.cover(last, self.graph.context_length, self._walker, index)
@@ -234,10 +238,11 @@ class CpuProgram(Program):
         start = _now() if timed else 0
         spent = self._walker.run(
             batch.ids, batch.positions[0], batch.sequences, batch.page_tables, generated, batch.logits_rows,
-            out, threads, timed,
+            out, peaks, threads, timed,
         )  # fmt: skip
         if timed:
             _count(n - generated, _now() - start, spent)
+        self.peaks = peaks if self._has_logits else None
         return out[:, : self._out_dim]
 
     def limits(self, buffer_bytes: int = 2 << 30) -> Limits | None:

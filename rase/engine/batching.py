@@ -20,15 +20,13 @@ from rase.engine.generation import GenerationStopReason
 from rase.engine.heartbeat import Heartbeat
 from rase.engine.kv_cache import OutOfPages
 from rase.engine.prefix_tree import PrefixTree
+from rase.engine.sampler import Row
 from rase.engine.sequence import Sequence, State
 from rase.engine.stepping import Batches, Limits, Pace, Rows, share_out
 from rase.engine.turns import TURNS
 from rase.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from rase.backends.base import Program
     from rase.engine.kv_cache import PagePool
     from rase.engine.observer import Observer
@@ -99,7 +97,7 @@ class Batching:
             return True
         self.pace.note(prompt_tokens, seconds)
         self.observer.step(decode_tokens, prompt_tokens, len(parts), seconds)
-        self._hand_out(parts, logits)
+        self._hand_out(parts, Row.all_of(logits, self.program.peaks))
         return True
 
     def asks(self) -> bool:
@@ -301,7 +299,7 @@ class Batching:
             insort(self.waiting, sequence, key=_rank)
         self.observer.preempted(sequence.request)
 
-    def _hand_out(self, parts: list[Rows], logits: NDArray[np.float32]) -> None:
+    def _hand_out(self, parts: list[Rows], rows: list[Row]) -> None:
         row = 0
         for part in parts:
             sequence, first = part.sequence, row
@@ -313,18 +311,18 @@ class Batching:
                 if not part.wants_logits:
                     continue
                 if not sequence.request.prompted:
-                    self._fork(sequence, logits[first])
+                    self._fork(sequence, rows[first])
                 if part.drafts:
-                    goes_on = verify(sequence, logits[first:row], part.drafts, self.tree, self.observer)
+                    goes_on = verify(sequence, rows[first:row], part.drafts, self.tree, self.observer)
                 else:
-                    goes_on = sequence.take(logits[first], self.observer)
+                    goes_on = sequence.take(rows[first], self.observer)
                 if not goes_on:
                     self._leave(sequence)
                     self._finish_if_over(sequence.request)
             except BaseException as error:
                 self.fail(sequence.request, error)
 
-    def _fork(self, first: Sequence, row: NDArray[np.float32]) -> None:
+    def _fork(self, first: Sequence, row: Row) -> None:
         """The prompt of ``first`` is computed: the other choices of its request begin as well."""
         request = first.request
         request.prompted = time.perf_counter()

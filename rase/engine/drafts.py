@@ -11,11 +11,9 @@ from collections.abc import Sequence as Order
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from rase.engine.observer import Observer
     from rase.engine.prefix_tree import PrefixTree
+    from rase.engine.sampler import Row
     from rase.engine.sequence import Sequence
 
 __all__ = ["DRAFT_ROWS", "DraftProposer", "drafts_each", "verify"]
@@ -43,7 +41,7 @@ def drafts_each(sequences: int, most: int) -> int:
 
 
 def verify(
-    sequence: Sequence, rows: NDArray[np.float32], drafts: list[int], tree: PrefixTree | None,
+    sequence: Sequence, rows: Order[Row], drafts: list[int], tree: PrefixTree | None,
     observer: Observer,
 ) -> bool:  # fmt: skip
     """Choose a token, and one more after each draft that was right; False when the choice has ended.

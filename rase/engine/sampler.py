@@ -31,9 +31,9 @@ from rase.engine.config import GenerationConfig
 from rase.errors import InvalidLogits
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["History", "Sampled", "Sampler"]
+__all__ = ["History", "Row", "Sampled", "Sampler"]
 
 _FAULTS = {-1: "NaN", -2: "infinity"}
 
@@ -44,6 +44,20 @@ class Sampled(NamedTuple):
     id: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+
+
+class Row(NamedTuple):
+    """Logits ``(vocab,)`` to choose a token from, and ``Program.peaks`` of them, if the program has any."""
+
+    logits: NDArray[np.float32]
+    peaks: NDArray[np.float32] | None = None
+
+    @classmethod
+    def all_of(cls, logits: NDArray[np.float32], peaks: NDArray[np.float32] | None) -> list[Row]:
+        """The rows that a program has given."""
+        if peaks is None:
+            return [cls(row) for row in logits]
+        return [cls(row, found) for row, found in zip(logits, peaks, strict=True)]
 
 
 class History(_History):
@@ -82,13 +96,17 @@ class Sampler:
             bias_values=np.array(list(config.logit_bias.values()), np.float64),
         )
 
-    def sample(self, logits: ArrayLike, position: int, history: _History | None = None) -> Sampled:
+    def sample(
+        self, logits: ArrayLike, position: int, history: _History | None = None,
+        peaks: NDArray[np.float32] | None = None,
+    ) -> Sampled:  # fmt: skip
         """Choose the id at absolute ``position`` from float32 ``logits`` ``(vocab,)``, which stay unchanged.
 
-        ``history`` is needed only when penalties are on. Raises ``InvalidLogits``.
+        ``history`` is needed only when penalties are on; ``peaks`` are ``Program.peaks`` of the row, if any.
+        Raises ``InvalidLogits``.
         """
         row = np.ascontiguousarray(logits, np.float32)
-        id = self._row.pick(row, position, history)
+        id = self._row.pick(row, position, history, peaks)
         if id < 0:
             raise InvalidLogits(
                 f"the model gave {_FAULTS[id]} at position {position}",
@@ -98,5 +116,5 @@ class Sampler:
             )
         if self._logprobs is None:
             return Sampled(id)
-        logprob, top = self._row.logprobs(row, id, self._logprobs)
+        logprob, top = self._row.logprobs(row, id, self._logprobs, peaks)
         return Sampled(id, logprob, tuple(top))

@@ -18,12 +18,9 @@ from typing import TYPE_CHECKING
 
 from rase.engine.generation import GenerationStopReason
 from rase.engine.kv_cache import SequencePages
-from rase.engine.sampler import History, Sampler
+from rase.engine.sampler import History, Row, Sampler
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from rase.engine.kv_cache import PagePool
     from rase.engine.observer import Observer
     from rase.engine.prefix_tree import Node, PrefixTree
@@ -156,7 +153,7 @@ class Sequence:
         # uses a node then uses all above it, so that what cannot be evicted is always a whole prefix.
         self.pages.replace(index, self.node.pages)
 
-    def take(self, row: NDArray[np.float32], observer: Observer) -> bool:
+    def take(self, row: Row, observer: Observer) -> bool:
         """Choose the next token from ``row``, the logits after the last token; False ends this choice.
 
         Raises ``InvalidLogits`` and whatever a callback raises.
@@ -164,13 +161,13 @@ class Sequence:
         position = len(self.tokens)
         if self._sampler is None:
             assert self.request.choose is not None
-            id = self.request.choose(row, position)
+            id = self.request.choose(row.logits, position)
             if id is None:
                 self.state = State.HELD
                 return True
             self.tokens.append(id)
             return True
-        sampled = self._sampler.sample(row, position, self._history)
+        sampled = self._sampler.sample(row.logits, position, self._history, row.peaks)
         if sampled.id in self._stops:
             self.end(GenerationStopReason.StopToken)
             return False

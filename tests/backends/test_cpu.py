@@ -16,7 +16,7 @@ import pytest
 
 from rase.backends._lowering import Lowering
 from rase.backends._threads import physical_cores
-from rase.backends.base import CompileOptions
+from rase.backends.base import GENERATED, Batch, CompileOptions
 from rase.backends.cpu import CpuBackend, select_variant
 from rase.errors import BackendError, BackendUnavailable, InvalidSetting
 from rase.testing import BackendContract, ProgramContract
@@ -155,6 +155,30 @@ def test_numerics_classes_are_told_apart():
         with TINY_LLAMA.compile(CpuBackend(), **options) as program:
             classes.add(program.numerics_class)
     assert len(classes) == 2, f"int8 and portable are one class, f32 another: {classes}"
+
+
+def test_rows_keep_their_numbers_while_anyone_holds_them():
+    with TINY_LLAMA.compile(CpuBackend()) as program:
+        program.reserve_pages(4)
+        kept, copies = [], []
+        for start in range(8):
+            rows = program.run(Batch.of([start + 1], start, [0, 1, 2, 3], GENERATED))
+            kept.append(rows[0, 3:])  # a view of a view
+            copies.append(rows[0, 3:].copy())
+            del rows
+        assert_same_bits(np.array(kept), np.array(copies), "rows that were kept")
+        address = kept.pop().ctypes.data
+        again = program.run(Batch.of([9], 8, [0, 1, 2, 3], GENERATED))
+        assert again[0, 3:].ctypes.data == address, "memory that nobody holds is used again"
+
+
+def test_a_program_leaves_the_peaks_of_its_logits():
+    for threads in (1, 3):
+        with TINY_LLAMA.but(vocab=900).compile(CpuBackend(), threads=threads) as program:
+            program.reserve_pages(1)
+            rows = program.run(Batch.of([1, 2, 3], 0, [0], GENERATED, logits_rows=[0, 2]))
+            blocks = rows[:, :768].reshape(2, 3, 16, 16)
+            assert_same_bits(program.peaks, blocks.max(axis=2).reshape(2, 48), f"peaks, {threads} threads")
 
 
 def test_two_callers_at_once_are_refused_and_nothing_breaks():

@@ -160,7 +160,7 @@ def recording() -> Iterator[None]:
 
     def take(self: Choice, row: Any, observer: Any) -> bool:
         seen = self.request.__dict__.setdefault("seen", {number: [] for number in range(self.request.n)})
-        seen[self.choice].append(hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest())
+        seen[self.choice].append(hashlib.blake2b(row.logits.tobytes(), digest_size=8).hexdigest())
         return real(self, row, observer)
 
     Choice.take = take  # type: ignore[method-assign]

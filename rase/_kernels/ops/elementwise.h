@@ -103,6 +103,20 @@ static void soft_cap(const float *a, float cap, int64_t n, float *out) {
     }
 }
 
+/* What a sampler looks at first. For each whole block of RASE_PEAK_BLOCK numbers, 16 lanes: the largest of x[i] with i mod 16 = lane, or
+ * NaN where one of them is not finite. out (16 * (n / RASE_PEAK_BLOCK),). */
+static void peaks(const float *x, int64_t n, float *out) {
+    for (int64_t start = 0; start + RASE_PEAK_BLOCK <= n; start += RASE_PEAK_BLOCK, out += 16) {
+        v16 most = v16_load(x + start), faults = v16_sub(most, most);
+        for (int64_t i = start + 16; i < start + RASE_PEAK_BLOCK; i += 16) {
+            v16 v = v16_load(x + i);
+            most = v16_max(most, v);
+            faults = v16_add(faults, v16_sub(v, v));
+        }
+        v16_store(out, v16_add(most, faults));
+    }
+}
+
 /* Su et al., "RoFormer", 2021: (a, b) -> (a cos - b sin, b cos + a sin); one product is rounded, the other enters by FMA. */
 static void rotate(float *x, int64_t n_heads, int64_t head_dim, int64_t n_dims, int neighbour, const float *cos,
                    const float *sin) {

@@ -32,6 +32,7 @@
         .gelu_tanh = gelu_tanh,                                                                           \
         .tanh = tanh_array,                                                                               \
         .soft_cap = soft_cap,                                                                             \
+        .peaks = peaks,                                                                                   \
         .silu_mul = silu_mul,                                                                             \
         .route = route,                                                                                   \
         .add_scaled = add_scaled,                                                                         \
