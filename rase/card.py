@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rase import env
 from rase.device import RuntimeDevice
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ def file_card(
     by the tokens that they see, or "state"; ``parameters``; ``groups``: for each part of the model its
     parameters, bytes and formats; ``kind``; ``template``, and ``template_variables`` that it knows;
     ``tokenizer``; ``general``: name, licence and source, as the file gives them; ``memory``: bytes at load,
-    and with full contexts of several lengths. Raises what loading raises before it reads a tensor:
-    ``ModelFileNotFound``, ``CorruptModelFile``, ``UnsupportedArchitecture``.
+    and with full contexts of several lengths in a cache of the format that RASE_KV says. Raises what loading
+    raises before it reads a tensor: ``ModelFileNotFound``, ``CorruptModelFile``, ``UnsupportedArchitecture``.
     """
     from rase import models
     from rase.backends.base import CompileOptions
@@ -68,7 +69,8 @@ def file_card(
         named = models.resolve(architecture or graph.architecture)
         template = choose_template(chat_template, file.metadata, named.chat_template)
         source = (template.source if template else None) or ""
-        estimate = RuntimeDevice.select().backend().estimate(graph, file.tensors, CompileOptions())
+        kv = "f16" if kind == "embedding" else env.get("RASE_KV")
+        estimate = RuntimeDevice.select().backend().estimate(graph, file.tensors, CompileOptions(kv=kv))
         lengths = sorted({n for n in CONTEXTS if n < graph.context_length} | {graph.context_length})
         return {
             "architecture": graph.architecture, "layers": sum(_windows(graph).values()),
@@ -82,6 +84,7 @@ def file_card(
             "tokenizer": "attached" if tokenizer else _tokenizer(file),
             "general": _general(file.metadata),
             "memory": {
+                "kv": kv,
                 "load": estimate.weights + estimate.scratch,
                 "contexts": {str(n): estimate.total(n) for n in lengths},
             },
@@ -106,9 +109,10 @@ def card_lines(card: Mapping[str, Any], size: Callable[[int], str]) -> list[str]
     if card["kind"] == "generator":
         rows.append(("template", _template(card)))
     rows.append(("tokenizer", str(card["tokenizer"])))
+    cache = "" if card["memory"]["kv"] == "f16" else f" of {card['memory']['kv']}"
     rows.append(("memory", f"{size(card['memory']['load'])} at load"))
     rows += [
-        ("", f"{size(total)} with {int(tokens):,} tokens in the cache")
+        ("", f"{size(total)} with {int(tokens):,} tokens in the cache{cache}")
         for tokens, total in card["memory"]["contexts"].items()
     ]
     width = max(len(name) for name, _ in rows)

@@ -56,16 +56,19 @@ def load_program(
     architecture: str | None = None,
     context_length: int | None = None,
     kind: Kind | None = "generator",
+    kv: str | None = None,
     progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> LoadedProgram:
     """Open, check, plan and compile the model ``path``: a GGUF file (any shard), or a safetensors folder.
 
     ``architecture`` is a registered name or alias; without it the file's own ``general.architecture`` counts.
-    ``context_length`` bounds the context below the file's own; ``kind`` None is what the file is for.
+    ``context_length`` bounds the context below the file's own; ``kind`` None is what the file is for. ``kv``
+    is how the KV cache of a generator holds keys and values, ``"f16"`` or ``"q8_0"``, None what RASE_KV says;
+    an embedding model has no cache to make smaller, and always takes float16.
     Raises what the reader, the architecture and the backend raise, ``ManifestError`` when the file is of
-    another architecture than ``architecture``, ``InsufficientMemory`` before any tensor is read, and
-    ``Cancelled``.
+    another architecture than ``architecture``, ``InvalidSetting`` for another ``kv``, ``InsufficientMemory``
+    before any tensor is read, and ``Cancelled``.
     """
     from rase import models
     from rase.backends.base import CompileOptions
@@ -75,14 +78,15 @@ def load_program(
     backend = device.backend()
     options = CompileOptions(
         prefill=env.get("RASE_PREFILL"), numerics=env.get("RASE_NUMERICS"),
-        max_batch_tokens=env.get("RASE_MAX_BATCH_TOKENS"),
+        max_batch_tokens=env.get("RASE_MAX_BATCH_TOKENS"), kv=kv or env.get("RASE_KV"),
     )  # fmt: skip
     with open_model(path) as file:
         kind = models.kind_of(file.metadata) if kind is None else kind
         context_length = _bounded(file.metadata, context_length)
         graph = models.build(file.metadata, file.tensors, architecture, context_length, kind)
-        if kind == "embedding" and options.prefill == "auto":  # vectors are kept, and met by others' vectors
-            options = replace(options, numerics="portable")
+        if kind == "embedding":  # vectors are kept, and met by others' vectors
+            numerics = "portable" if options.prefill == "auto" else options.numerics
+            options = replace(options, numerics=numerics, kv="f16")
         if graph.whole_input:  # the longest input is one step
             options = replace(options, max_batch_tokens=max(options.max_batch_tokens, graph.context_length))
         budget = plan_memory(backend, graph, file, options)

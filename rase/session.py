@@ -117,13 +117,14 @@ class ModelSession(Session):
         architecture: str | None = None,
         context_length: int | None = None,
         chat_template: str | None = None,
+        kv: str | None = None,
         progress: Progress | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> ModelSession:
         """``load_file`` for a file of a model that generates text."""
         session = load_file(
             path, device, tokenizer=tokenizer, architecture=architecture, context_length=context_length,
-            chat_template=chat_template, kind="generator", progress=progress, cancelled=cancelled,
+            chat_template=chat_template, kind="generator", kv=kv, progress=progress, cancelled=cancelled,
         )  # fmt: skip
         assert isinstance(session, ModelSession)
         return session
@@ -150,20 +151,21 @@ def load_file(
     context_length: int | None = None,
     chat_template: str | None = None,
     kind: Kind | None = None,
+    kv: str | None = None,
     progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> ModelSession | EmbeddingSession:
     """Load a GGUF file without a store: the manifest is made of the hashes of what was read.
 
-    ``kind`` None is what the file is for. Raises what ``ModelSession.load`` raises, but
-    ``IntegrityMismatch``: nothing states what the hashes should be.
+    ``kind`` None is what the file is for, ``kv`` None what RASE_KV says. Raises what ``ModelSession.load``
+    raises, but ``IntegrityMismatch``: nothing states what the hashes should be.
     """
     from rase.embedding import EmbeddingSession
 
     chosen = RuntimeDevice.select(device)
     loaded = load_program(
-        path, chosen, architecture=architecture, context_length=context_length, kind=kind, progress=progress,
-        cancelled=cancelled)  # fmt: skip
+        path, chosen, architecture=architecture, context_length=context_length, kind=kind, kv=kv,
+        progress=progress, cancelled=cancelled)  # fmt: skip
     try:
         manifest = manifest_of(
             loaded, tokenizer=tokenizer, architecture=architecture, context_length=context_length,

@@ -63,13 +63,17 @@ class Session(ABC):
         device: DevicePreference | RuntimeDevice | str = DevicePreference.Auto,
         progress: Progress | None = None,
         cancelled: Callable[[], bool] | None = None,
+        kv: str | None = None,
     ) -> Self:
         """Load the model that ``manifest`` describes; ``progress(done, total)`` counts bytes read.
+
+        ``kv`` is how its KV cache holds keys and values, ``"f16"`` or ``"q8_0"``; None what RASE_KV says.
 
         Raises ``UnsupportedFormat``, ``UnsupportedArchitecture``, ``ModelFileNotFound``,
         ``CorruptModelFile``, ``ManifestError`` (it contradicts its file), ``IntegrityMismatch``,
         ``TokenizerError``, ``ChatTemplateError``, ``BackendUnavailable``, ``InsufficientMemory``,
-        ``Cancelled``, and ``InvalidRequest`` for a model of another kind.
+        ``Cancelled``, ``InvalidSetting`` for another ``kv``, and ``InvalidRequest`` for a model of another
+        kind.
         """
         from rase.registry.manifest import ModelKind
 
@@ -77,7 +81,8 @@ class Session(ABC):
         chosen = RuntimeDevice.select(device)
         loaded = load_program(
             manifest.weights, chosen, architecture=manifest.architecture, kind=cls.kind,
-            context_length=manifest.context_length, progress=progress, cancelled=cancelled)  # fmt: skip
+            context_length=manifest.context_length, kv=kv, progress=progress,
+            cancelled=cancelled)  # fmt: skip
         try:
             check_digests(manifest, loaded)
             return cls.compose(manifest, chosen, loaded)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rase import metrics
+from rase import env, metrics
 from rase.device import DevicePreference, RuntimeDevice
 from rase.duration import FOREVER
 from rase.errors import Cancelled, EngineError, InsufficientMemory, ServerBusy
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadedModel", "SessionCache", "process_cache"]
 
-_Key = tuple[str, str, str]  # store folder, model id, device
+_Key = tuple[str, str, str]  # store folder, model id, device and KV format
 BUSY_SECONDS = 1.0  # how soon a model is looked at again that was in use when its time was over
 GRACE_SECONDS = (
     1.0  # a session that was just handed out gets as long to be used, whatever its keep-alive time
@@ -114,14 +114,18 @@ class SessionCache:
         device: DevicePreference | RuntimeDevice | str = DevicePreference.Auto,
         progress: Progress | None = None,
         cancelled: Callable[[], bool] | None = None,
+        *,
+        kv: str | None = None,
     ) -> ModelSession:
         """Return the loaded model ``id``, loading it first if it is absent or its manifest has changed.
+
+        ``kv`` None is what RASE_KV says; the same model with another ``kv`` is loaded beside it.
 
         Callers that ask for a model that is being loaded wait for it; other models load meanwhile. A model
         that does not fit takes the place of idle ones. Raises what ``ModelSession.load`` and ``registry.get``
         raise, ``InvalidRequest`` for an embedding model among them; a failed load is not remembered.
         """
-        return self._get(registry, id, device, progress, cancelled, "generator")  # type: ignore[return-value]
+        return self._get(registry, id, device, progress, cancelled, "generator", kv)  # type: ignore[return-value]
 
     def get_or_load_embedding(
         self,
@@ -136,16 +140,17 @@ class SessionCache:
 
     def _get(
         self, registry: ModelRegistry, id: str, device: DevicePreference | RuntimeDevice | str,
-        progress: Progress | None, cancelled: Callable[[], bool] | None, kind: Kind,
+        progress: Progress | None, cancelled: Callable[[], bool] | None, kind: Kind, kv: str | None = None,
     ) -> Session:  # fmt: skip
         from rase.registry.manifest import ModelKind
 
         chosen = RuntimeDevice.select(device)
-        key = (os.fspath(registry.root), id, f"{chosen.name}/{chosen.backend_name}")
+        kv = kv or env.get("RASE_KV")
+        key = (os.fspath(registry.root), id, f"{chosen.name}/{chosen.backend_name}/{kv}")
         while True:
             manifest = registry.get(id)
             check_runs(manifest, ModelKind(kind))
-            entry, mine = self._find_or_load(key, manifest, chosen, progress, cancelled)
+            entry, mine = self._find_or_load(key, manifest, chosen, progress, cancelled, kv)
             while not mine and not entry.done.wait(0.02):
                 if cancelled is not None and cancelled():
                     raise Cancelled(f"waiting for model '{id}' was cancelled")
@@ -187,7 +192,7 @@ class SessionCache:
 
     def _find_or_load(
         self, key: _Key, manifest: ModelManifest, device: RuntimeDevice, progress: Progress | None,
-        cancelled: Callable[[], bool] | None,
+        cancelled: Callable[[], bool] | None, kv: str | None,
     ) -> tuple[_Entry, bool]:  # fmt: skip
         """The entry of another caller, or our own, loaded here: whatever strikes, it ends done."""
         mine = _Entry(manifest, self.keep_alive)
@@ -198,7 +203,7 @@ class SessionCache:
                     return entry, False
                 self._entries[key] = mine
             del entry  # a model that was registered anew makes room for itself
-            mine.session = self._load(manifest, device, progress, cancelled)
+            mine.session = self._load(manifest, device, progress, cancelled, kv)
             mine.loaded_at = time.time()
             return mine, True
         except EngineError as error:
@@ -212,7 +217,7 @@ class SessionCache:
 
     def _load(
         self, manifest: ModelManifest, device: RuntimeDevice, progress: Progress | None,
-        cancelled: Callable[[], bool] | None,
+        cancelled: Callable[[], bool] | None, kv: str | None,
     ) -> Session:  # fmt: skip
         """Load, in the place of idle models where need be."""
         from rase.embedding import EmbeddingSession
@@ -223,7 +228,7 @@ class SessionCache:
         while True:
             try:
                 self._check_limits(manifest)
-                session = kind.load(manifest, device, progress, cancelled)
+                session = kind.load(manifest, device, progress, cancelled, kv)
                 if self.prefix_store is not None and isinstance(session, ModelSession):
                     session.keep_prefixes(self.prefix_store, self.prefix_store_size)
                 break

@@ -95,7 +95,7 @@ typedef struct {
 } rase_attention_task;
 
 /* How K and V are stored. */
-enum { RASE_KV_F16 = 0, RASE_KV_FORMATS = 1 };
+enum { RASE_KV_F16 = 0, RASE_KV_Q8_0 = 1, RASE_KV_FORMATS = 2 };
 typedef struct {
     const char *name;
     size_t (*head_bytes)(int64_t head_stride); /* of the K, or the V, of one head in one page */

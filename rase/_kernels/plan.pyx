@@ -8,7 +8,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
 from rase._kernels.kernels cimport (
-    RASE_CHUNK, RASE_FEW_TILES, RASE_KV_F16, RASE_PAGE_TOKENS, RASE_TILE_BYTES, RASE_TILES_LEFT,
+    RASE_CHUNK, RASE_FEW_TILES, RASE_KV_FORMATS, RASE_PAGE_TOKENS, RASE_TILE_BYTES, RASE_TILES_LEFT,
     RASE_TILE_SUMS, Variant,
 )
 
@@ -25,11 +25,14 @@ cdef float *_address(object address) except? NULL:
 
 
 cdef class Plan:
-    """Steps over preallocated buffers, for at most ``max_rows`` rows and ``workers`` workers."""
+    """Steps over preallocated buffers, for at most ``max_rows`` rows and ``workers`` workers; ``kv`` is the number of
+    the format of K and V in pages."""
 
-    def __cinit__(self, Variant variant not None, int64_t max_rows, int workers, int64_t context_pages):
+    def __cinit__(self, Variant variant not None, int64_t max_rows, int workers, int64_t context_pages, int kv=0):
+        if not 0 <= kv < RASE_KV_FORMATS:
+            raise ValueError(f"no KV format {kv}")
         self.variant, self.k, self.tiles = variant, variant.table, variant.tiles
-        self.kv = self.k.kv[RASE_KV_F16]
+        self.kv = self.k.kv[kv]
         self.max_rows, self.workers, self.table_pages = max_rows, workers, context_pages
         self.rope_tables = [None] * MAX_ROPES
         self.runs = <Run *>malloc(max_rows * sizeof(Run))

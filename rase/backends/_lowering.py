@@ -5,11 +5,10 @@ Nothing here changes what is computed: a fusion has the bits of its parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rase.backends._memory import Arena
-from rase.backends.base import PAGE_TOKENS
 from rase.errors import UnsupportedArchitecture
 from rase.graph import ops
 from rase.graph.ops import Graph, Rope, Value
@@ -23,23 +22,6 @@ _SPLIT = {
     "linear": "outputs", "logits": "outputs", "attend": "heads", "linear_routed": "experts",
     "dispatch": "one", "causal_conv": "states", "delta_rule": "states",
 }  # every other step is split by rows  # fmt: skip
-
-
-def head_stride(head_dim: int) -> int:
-    """Elements of one stored K or V row: head_dim padded to whole 16-lane vectors."""
-    return -(-head_dim // 16) * 16
-
-
-def page_bytes(group: ops.CacheGroup) -> int:
-    """Bytes of one page of a cache group: its layers one after the other, each K of all heads, then V."""
-    return group.n_layers * layer_bytes(group)
-
-
-def layer_bytes(group: ops.CacheGroup) -> int:
-    """Bytes of one layer's K and V, or of its state, in one page."""
-    if group.kind == "state":
-        return -(-4 * group.n_kv_heads * group.head_dim // 64) * 64
-    return 2 * 2 * PAGE_TOKENS * group.n_kv_heads * head_stride(group.head_dim)
 
 
 def refuse_unknown(graph: Graph) -> None:
@@ -98,18 +80,22 @@ class Lowering:
     """The steps of ``graph`` as ``(kind, fields)``; buffers are slots until ``emit`` gives them addresses.
 
     ``formats`` maps a matrix's name to its format number, ``act_kind`` a format number to 'f32', 'q16_32' or
-    'q16_256'; ``prompt`` is the arithmetic of prompt tokens (rule R3): 'int8', 'f32' or 'bf16'.
+    'q16_256'; ``prompt`` is the arithmetic of prompt tokens (rule R3): 'int8', 'f32' or 'bf16'; ``kv_bytes``
+    maps a head_dim to the bytes of the K, or the V, of one head in one page.
     """
 
     def __init__(
-        self, graph: Graph, formats: Mapping[str, int], act_kind: Any, max_rows: int, prompt: str
-    ) -> None:
+        self, graph: Graph, formats: Mapping[str, int], act_kind: Any, kv_bytes: Callable[[int], int],
+        max_rows: int, prompt: str,
+    ) -> None:  # fmt: skip
         self.graph, self.formats, self.act_kind, self.prompt = graph, formats, act_kind, prompt
+        self._kv_bytes = kv_bytes
         self.buffers = Buffers(max_rows)
         self.acts: list[tuple[str, int, bool]] = []  # (kind, cols, whether its rows are routed)
         self.ropes: list[Rope] = []
         self.steps: list[tuple[str, dict[str, Any]]] = []
-        self.page_bytes = tuple(page_bytes(group) for group in graph.caches)
+        # One page of a cache group: its layers one after the other, each K of all heads, then V, or its state
+        self.page_bytes = tuple(group.n_layers * self._layer_bytes(group) for group in graph.caches)
         self._slots: dict[int, int] = {}
         # act buffer -> the value in it, and whether prompt tokens are there, too
         self._quantized: dict[tuple[str, int, bool], tuple[int, bool]] = {}
@@ -147,6 +133,12 @@ class Lowering:
         return fused
 
     # Bookkeeping
+
+    def _layer_bytes(self, group: ops.CacheGroup) -> int:
+        """Bytes of one layer's K and V, or of its state, in one page."""
+        if group.kind == "state":
+            return -(-4 * group.n_kv_heads * group.head_dim // 64) * 64
+        return 2 * group.n_kv_heads * self._kv_bytes(group.head_dim)
 
     def _step(self, kind: str, space: str = "tokens", integer: bool = True, **fields: Any) -> None:
         """Append a step over rows of ``space``; operands are values (their slots), slots, or tensor names."""
@@ -292,10 +284,10 @@ class Lowering:
 
     def _attention(self, op: ops.Attention) -> None:
         group = self.graph.caches[op.cache]
-        k_offset = op.layer * layer_bytes(group)
+        k_offset = op.layer * self._layer_bytes(group)
         shape: dict[str, Any] = {"cache": op.cache, "head_dim": op.head_dim, "kv_heads": op.n_kv_heads,
                                  "k_offset": k_offset,
-                                 "v_offset": k_offset + layer_bytes(group) // 2}  # fmt: skip
+                                 "v_offset": k_offset + self._layer_bytes(group) // 2}  # fmt: skip
         self._step("store", x=op.k, y=op.v, **shape)
         self._step("attend", x=op.q, out=self._new(op.out), group=op.n_heads // op.n_kv_heads,
                    window=op.mask.width if isinstance(op.mask, ops.Window) else 0, scale=op.scale,
@@ -311,12 +303,12 @@ class Lowering:
     def _causalconv(self, op: ops.CausalConv) -> None:
         channels, taps = op.weight.shape
         self._step("causal_conv", x=op.x, out=self._new(op.out), cols=taps, rows=channels, cache=op.cache,
-                   k_offset=op.layer * layer_bytes(self.graph.caches[op.cache]),
+                   k_offset=op.layer * self._layer_bytes(self.graph.caches[op.cache]),
                    format=self.formats[op.weight.name], packed=op.weight.name)  # fmt: skip
 
     def _deltarule(self, op: ops.DeltaRule) -> None:
         self._step("delta_rule", x=op.q, y=op.k, z=op.v, decay=op.decay, beta=op.beta, out=self._new(op.out),
-                   cache=op.cache, k_offset=op.layer * layer_bytes(self.graph.caches[op.cache]),
+                   cache=op.cache, k_offset=op.layer * self._layer_bytes(self.graph.caches[op.cache]),
                    parts=op.n_v_heads, kv_heads=op.n_k_heads, head_dim=op.k_dim, size=op.v_dim,
                    scale=op.scale, tiled_heads=op.tiled)  # fmt: skip
 

@@ -87,12 +87,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How to compile. ``threads`` None means the backend's own rule; the rest is design rules R3 to R5."""
+    """How to compile. ``threads`` None means the backend's own rule; the rest is design rules R3 to R5.
+
+    ``kv`` is how pages hold K and V: float16, or ``"q8_0"``, blocks of 32 int8 with one float16 scale, in
+    34/64 of the memory. A backend that has no such pages raises ``BackendUnavailable``.
+    """
 
     threads: int | None = None
     prefill: Literal["auto", "int8", "f32", "bf16"] = "auto"
     numerics: Literal["fast", "portable"] = "fast"
     max_batch_tokens: int = 512
+    kv: str = "f16"
 
     def __post_init__(self) -> None:
         for name, count in (("threads", self.threads), ("max_batch_tokens", self.max_batch_tokens)):
@@ -101,6 +106,7 @@ class CompileOptions:
         for name, word, known in (
             ("prefill", self.prefill, ("auto", "int8", "f32", "bf16")),
             ("numerics", self.numerics, ("fast", "portable")),
+            ("kv", self.kv, ("f16", "q8_0")),
         ):
             if word not in known:
                 raise InvalidSetting(name, expected="one of " + ", ".join(known), found=repr(word))

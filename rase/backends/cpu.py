@@ -2,12 +2,14 @@
 
 Numerics (design rules R1 to R8): generated tokens take the integer path; prompt tokens take bf16 tiles where
 the processor has AMX (``prefill="bf16"``), else the integer path too (``"int8"``); ``"f32"`` multiplies them
-in float32. K and V are float16. The bits of a request depend on the numerics class alone.
+in float32. K and V are float16, or Q8_0 where that is asked for. The bits of a request depend on the numerics
+class alone.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import time
 from collections.abc import Mapping
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["BACKEND", "REVISION", "CpuBackend", "CpuProgram", "select_variant"]
 
 REVISION = 2  # of the arithmetic: a change of any bit raises it
+_KV = {"f16": 0, "q8_0": 1}  # RASE_KV_* of kernels.h
 _ROPE_STEP = 1024  # positions by which rotary tables grow
 
 
@@ -124,7 +127,10 @@ class CpuBackend(Backend):
                 )
         formats = {name: info.format.ggml_id for name, info in matrices.items()}
         prompt = self._prompt(options)
-        return Lowering(graph, formats, self.variant.activation_kind, options.max_batch_tokens, prompt)
+        kv_bytes = functools.partial(self.variant.kv_bytes, _KV[options.kv])
+        return Lowering(
+            graph, formats, self.variant.activation_kind, kv_bytes, options.max_batch_tokens, prompt
+        )
 
     def _prompt(self, options: CompileOptions) -> str:
         """The arithmetic of prompt tokens: 'int8', 'f32' or 'bf16' (rules R3 and R5)."""
@@ -156,14 +162,14 @@ class CpuProgram(Program):
         self.reserved_pages = (0,) * len(plan.page_bytes)
         self.states = States.of(plan.graph, self.page_tokens)
         self.max_batch_tokens = options.max_batch_tokens
-        self.numerics_class = f"cpu-{REVISION}/{plan.prompt}/kv-f16"
+        self.numerics_class = f"cpu-{REVISION}/{plan.prompt}/kv-{options.kv}"
         self._variant, self.isa = variant, variant.name
         self.page_layout = variant.name  # K and V are interleaved by the width of its vectors
         self.threads = threads
         self._out_dim, self._rows = self.graph.output.dim, RowMemory()
         self._has_logits = any(isinstance(op, ops.Logits) for op in self.graph.ops)
         pages = -(-self.graph.context_length // PAGE_TOKENS) + 1
-        self._walker: Any = Walker(variant, self.max_batch_tokens, max(threads), pages)
+        self._walker: Any = Walker(variant, self.max_batch_tokens, max(threads), pages, _KV[options.kv])
         self._keep: list[Any] = [weights, Arena(plan.scratch_bytes, "scratch memory")]
         plan.emit(self._walker, self._keep[1], weights.arrays)
         self._walker.finish()

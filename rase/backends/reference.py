@@ -2,7 +2,8 @@
 
 Other backends are checked against it, so it is slow and obvious: no fusion, no blocking, one token at a time
 in attention. ``kv_dtype="float16"`` rounds K and V through float32 to float16, as a float16 cache stores
-them; ``"float64"`` does not round. Options that choose arithmetic or threads have no effect here.
+them; ``"float64"`` does not round; the option ``kv="q8_0"`` rounds them as that cache does. Options that
+choose arithmetic or threads have no effect here.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class ReferenceBackend(Backend):
         for op in graph.ops:
             if isinstance(op, ops.Rotate) and op.rope.factors is not None:
                 check_rope_factors(op.rope.factors, loaded[op.rope.factors])
-        return ReferenceProgram(graph, loaded, self.kv_dtype, options.max_batch_tokens)
+        kv = self.kv_dtype if options.kv == "f16" else options.kv
+        return ReferenceProgram(graph, loaded, kv, options.max_batch_tokens)
 
 
 class ReferenceProgram(Program):
@@ -162,8 +164,7 @@ class ReferenceProgram(Program):
     def store(self, op: ops.Attention, batch: Batch, k: Array, v: Array) -> None:
         """Write K and V of the batch's tokens, each (tokens, n_kv_heads, head_dim), into their pages."""
         keys, values = self._stores[op.cache][:, op.layer]
-        if self.kv_dtype == "float16":
-            k, v = (x.astype(np.float32).astype(np.float16).astype(np.float64) for x in (k, v))
+        k, v = (_ROUNDINGS[self.kv_dtype](x) for x in (k, v))
         for t, position in enumerate(batch.positions[0]):
             page = batch.page_tables[op.cache, batch.sequences[t], position // self.page_tokens]
             keys[page, position % self.page_tokens] = k[t]
@@ -188,6 +189,25 @@ class ReferenceProgram(Program):
         page = table[position // self.page_tokens]
         if page >= 0:
             self._stores[op.cache][0, op.layer, page] = state
+
+
+def _float16(x: Array) -> Array:
+    return x.astype(np.float32).astype(np.float16).astype(np.float64)
+
+
+def _q8_0(x: Array) -> Array:
+    """Blocks of 32 along the last axis (the last may be shorter): integers up to 127 times one float16."""
+    blocks = np.zeros((*x.shape[:-1], -(-x.shape[-1] // 32) * 32), np.float32)
+    blocks[..., : x.shape[-1]] = x
+    split = blocks.reshape(*x.shape[:-1], -1, 32)
+    amax = np.abs(split).max(-1, keepdims=True)
+    whole = np.where(amax < np.float32(1e-33), np.float32(np.inf), amax)  # a block of zeros
+    codes = np.rint(split * (np.float32(127) / whole))
+    scales = (amax / np.float32(127)).astype(np.float16)
+    return (codes * scales.astype(np.float64)).reshape(blocks.shape)[..., : x.shape[-1]]
+
+
+_ROUNDINGS: dict[str, Callable[[Array], Array]] = {"float64": np.asarray, "float16": _float16, "q8_0": _q8_0}
 
 
 def _storage(group: ops.CacheGroup, pages: int) -> Array:

@@ -11,6 +11,7 @@ import click
 
 from rase.cli.common import common_options, device_option, json_option, settings
 from rase.cli.load import load_session
+from rase.cli.options import setting_options
 
 if TYPE_CHECKING:
     from rase.registry import ModelRegistry
@@ -58,6 +59,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 )
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without the chat template.")
 @click.option("--stats", is_flag=True, help="Show tokens, speed and time to the first token.")
+@setting_options("RASE_KV")
 @device_option
 @json_option
 @common_options

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import rase
 from rase import loading
 from rase.completion import Piece, TextRequest, prepare, run
 from rase.device import DevicePreference, RuntimeDevice
@@ -24,6 +25,7 @@ from rase.errors import (
     InsufficientMemory,
     IntegrityMismatch,
     InvalidRequest,
+    InvalidSetting,
     ManifestError,
     ModelFileNotFound,
     TokenizerError,
@@ -205,9 +207,29 @@ def test_the_fingerprint_names_what_decides_the_bits(manifest: ModelManifest, ti
     changed = {
         ModelSession.load(replace(manifest, context_length=64)).fingerprint,
         ModelSession.load(replace(manifest, chat_template="llama3")).fingerprint,
+        ModelSession.load(manifest, kv="q8_0").fingerprint,
         session.fingerprint,
     }
-    assert len(changed) == 3
+    assert len(changed) == 4
+
+
+def test_a_smaller_cache_is_chosen_by_argument_or_environment(
+    manifest: ModelManifest, tiny_path: Path, monkeypatch
+) -> None:
+    pages = ModelSession.load(manifest).scheduler.program.page_bytes
+    chosen = ModelSession.load(manifest, kv="q8_0")
+    with rase.load(tiny_path, kv="q8_0") as model:
+        assert model.session.fingerprint == chosen.fingerprint
+    monkeypatch.setenv("RASE_KV", "q8_0")
+    loaded = ModelSession.load(manifest)
+    assert loaded.fingerprint == chosen.fingerprint
+    assert loaded.scheduler.program.page_bytes < pages
+    assert ModelSession.load(manifest, kv="f16").scheduler.program.page_bytes == pages
+    with pytest.raises(InvalidSetting, match="f16, q8_0"):
+        ModelSession.load(manifest, kv="q4_0")
+    monkeypatch.setenv("RASE_KV", "q4_0")
+    with pytest.raises(InvalidSetting, match="RASE_KV"):
+        ModelSession.load(manifest)
 
 
 def test_devices() -> None:

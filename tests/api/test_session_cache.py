@@ -71,6 +71,13 @@ def test_a_second_call_gives_the_same_session(store, loads) -> None:
     assert cache.sessions() == [cache.get_or_load(store, "a")]
 
 
+def test_another_format_of_the_kv_cache_is_loaded_beside(store, loads) -> None:
+    cache = SessionCache()
+    small = cache.get_or_load(store, "a", kv="q8_0")
+    assert small is cache.get_or_load(store, "a", kv="q8_0") is not cache.get_or_load(store, "a")
+    assert small.numerics_class.endswith("/kv-q8_0") and loads == ["a", "a"]
+
+
 def test_many_callers_share_one_load(store, loads) -> None:
     cache = SessionCache()
     sessions = in_threads(*[lambda: cache.get_or_load(store, "a")] * 8)

@@ -146,6 +146,7 @@ def test_each_cache_group_has_its_own_rules():
         ({"max_batch_tokens": 0}, "max_batch_tokens"),
         ({"prefill": "int4"}, "auto, int8, f32, bf16"),
         ({"numerics": "exact"}, "fast, portable"),
+        ({"kv": "q4_0"}, "f16, q8_0"),
         ({"numerics": "portable", "prefill": "f32"}, "RASE_PREFILL"),
     ],
 )

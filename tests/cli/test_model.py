@@ -59,7 +59,9 @@ def test_a_folder(rase: Rase, hello: Path, tmp_path: Path) -> None:
     assert f"kept {folder / 'config.json'}" in removed.err and (folder / "model.safetensors").exists()
 
 
-def test_the_card_of_a_file_that_is_not_registered(rase: Rase, hello: Path, tmp_path: Path) -> None:
+def test_the_card_of_a_file_that_is_not_registered(
+    rase: Rase, hello: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert rase("model", "import", hello).code == 0
     registered = rase("model", "inspect", "hello").out.split("\n# ", 1)[1]
     shown = rase("model", "inspect", hello).out
@@ -67,6 +69,11 @@ def test_the_card_of_a_file_that_is_not_registered(rase: Rase, hello: Path, tmp_
     said = json.loads(rase("model", "inspect", hello, "--json").out)
     assert said["weights"] == str(hello)
     assert said["card"] == json.loads(rase("model", "inspect", "hello", "--json").out)["card"]
+    assert said["card"]["memory"]["kv"] == "f16"
+    monkeypatch.setenv("RASE_KV", "q8_0")
+    small = rase("model", "inspect", hello).out
+    monkeypatch.delenv("RASE_KV")
+    assert "with 2,048 tokens in the cache of q8_0\n" in small
     folder = hf_folder.from_gguf(hello, tmp_path / "folder", toy_bpe().write_json(tmp_path))
     assert "tokenizer       tokenizer.json" in rase("model", "inspect", folder).out
     (tmp_path / "x.gguf").write_bytes(b"GGUF")

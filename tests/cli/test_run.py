@@ -71,12 +71,14 @@ def test_options_reach_the_generation(rase: Rase, hello: Path, endless: Path) ->
         for more in ([], ["--system", "Be brief."])
     )
     assert system["prompt_tokens"] > plain["prompt_tokens"]
+    assert rase("run", "hello", "hi", "--kv", "q8_0").out == "Helo\n"
     for bad in (
         ["--top-p", "3"],
         ["--temperature", "nan"],
         ["--max-tokens", "0"],
         ["--seed", "-1"],
         ["--device", "cuda"],
+        ["--kv", "q4_0"],
     ):
         result = rase("run", "hello", "hi", *bad)
         assert result.code in (1, 2) and result.out == "" and result.err.count("\n") == 1, bad

@@ -29,6 +29,11 @@ def test_nothing_changes_an_answer(name: str, tmp_path: Path) -> None:
     assert suite(path, 20 if "qwen3" in name else 12, seed=len(name)) == []
 
 
+@pytest.mark.parametrize("name", ["sliding window of Q6_K", "qwen3 of Q4_K"])
+def test_nothing_changes_an_answer_from_a_smaller_cache(name: str, tmp_path: Path) -> None:
+    assert suite(toys.from_tiny(tmp_path, MODELS[name]), 10, seed=5, threads=(3,), kv="q8_0") == []
+
+
 @pytest.mark.parametrize("fault", [None, *FAULTS])
 def test_planted_faults_are_caught(fault: str | None, tmp_path: Path) -> None:
     path = toys.from_tiny(tmp_path, WIDE_LLAMA.but(n_layers=1))

@@ -46,6 +46,8 @@ def records(full: bool) -> Records:
     for case in ((3, 250, 64, 0), (5, 600, 20, 300)):
         attention_records(all_records, *case, rng)
     attention_records(all_records, 2, 40, 32, 0, rng, soft_cap=3)
+    for case in ((3, 250, 64, 0), (12, 300, 80, 40)):
+        attention_records(all_records, *case, rng, kv=1)
     for case in ((17, 700, 80, 0), (20, 100, 64, 7), (1, 1000, 128, 0)) if full else ():
         attention_records(all_records, *case, rng)
     return all_records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from tests.kernels.support import F32, NAMES, VARIANTS, assert_same_bits, empty
 SCALAR = VARIANTS[NAMES.index("scalar")]
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=NAMES)
 PAGE = 32
-FORMATS = {"f16": 0}
+FORMATS = {"f16": 0, "q8_0": 1}
 every_format = pytest.mark.parametrize("kv", FORMATS)
 
 
@@ -27,7 +28,24 @@ def cache(kv: str, rows: NDArray) -> NDArray:
 
 def stored(kv: str, rows: NDArray) -> NDArray:
     """What the cache holds of ``rows``, as float64."""
-    return rows.astype(np.float16).astype(np.float64)
+    return rows.astype(np.float16).astype(np.float64) if kv == "f16" else q8_0(rows)
+
+
+def q8_0(rows: NDArray) -> NDArray:
+    """Rule R8's Q8_0, block by block: 32 elements of a row have one float16 scale, amax / 127."""
+    found = np.empty(rows.shape)
+    for j, row in enumerate(rows):
+        for start in range(0, len(row), 32):
+            block = row[start : start + 32]
+            amax = np.abs(block).max()
+            if not np.isfinite(amax):
+                found[j, start : start + 32] = np.nan
+            elif amax < F32(1e-33):
+                found[j, start : start + 32] = 0
+            else:
+                codes = np.rint(block * (F32(127) / amax))
+                found[j, start : start + 32] = codes.astype(np.float64) * np.float16(amax / F32(127))
+    return found
 
 
 def attend(
@@ -72,6 +90,35 @@ CASES = [  # first position, tokens, query heads, head_dim, window
     (600, 18, 2, 48, 300), (515, 3, 4, 64, 4), (1029, 1, 5, 96, 0), (777, 1, 8, 128, 0), (300, 2, 7, 16, 0),
     (270, 11, 6, 256, 0), (510, 70, 1, 16, 0), (250, 70, 2, 32, 40), (513, 1, 1, 256, 0),
 ]  # fmt: skip
+
+
+@every_variant
+@pytest.mark.parametrize("dim", [32, 20, 48, 128])
+def test_q8_0_is_the_rule(variant, dim: int) -> None:
+    """Codes and scales are those of GGML's blocks, taken apart: the ``gguf`` package reads them."""
+    rows = random(PAGE, dim, seed=dim)
+    rows *= (10.0 ** np.random.default_rng(1).integers(-6, 4, (PAGE, 1))).astype(F32)
+    rows[3], rows[4], rows[5, 7], rows[6, 1], rows[7] = 0, 1e-39, np.nan, -np.inf, -0.0
+    rows[8, :16], rows[9, 0] = np.arange(16) - 7.5, 127  # ties
+    run = empty(variant.kv_bytes(1, dim), np.uint8)
+    for slot, row in enumerate(rows):
+        variant.kv_store(1, row, run, slot)
+    stride, blocks = -(-dim // 16) * 16, -(-dim // 32)
+    assert len(run) == PAGE * (2 * blocks + stride)
+    scales, codes = (
+        run[: 2 * blocks * PAGE].reshape(PAGE, blocks, 2),
+        run[2 * blocks * PAGE :].reshape(PAGE, -1),
+    )
+    whole = np.zeros((PAGE, blocks * 32), np.uint8)
+    whole[:, :stride] = codes
+    file = np.concatenate([scales, whole.reshape(PAGE, blocks, 32)], axis=2).reshape(PAGE, -1)
+    found = gguf.quants.dequantize(file, gguf.GGMLQuantizationType.Q8_0)
+    np.testing.assert_array_equal(found[:, :dim], stored("q8_0", rows).astype(F32))
+    assert not found[:, dim:][np.isfinite(found[:, dim:])].any(), "padding"
+    other = empty(run.shape, np.uint8)
+    for slot, row in enumerate(rows):
+        SCALAR.kv_store(1, row, other, slot)
+    assert np.array_equal(run, other), "against the scalar variant"
 
 
 @every_variant
@@ -209,19 +256,20 @@ WAYS = [(variant, tiled) for variant in VARIANTS for tiled in (False, True) if v
 @pytest.mark.parametrize(
     ("variant", "tiled"), WAYS, ids=[f"{v.name}-{'tiled' if t else 'plain'}" for v, t in WAYS]
 )
+@every_format
 @pytest.mark.parametrize("case", [(1, 1, 32), (40, 2, 64), (256, 1, 20), (300, 3, 64), (513, 1, 16)])
 def test_a_token_that_sees_what_follows_has_the_bits_of_the_last_one(
-    variant, tiled: bool, case: tuple[int, int, int]
+    variant, tiled: bool, kv: str, case: tuple[int, int, int]
 ) -> None:
     """With ``seen`` a query at any place sees what a causal one at the last place does."""
     n, group, dim = case
-    k, v = (cache("f16", random(n, dim, seed=seed)) for seed in (1, 2))
+    k, v = (cache(kv, random(n, dim, seed=seed)) for seed in (1, 2))
     q = random(n, group, dim, seed=3, scale=1.5)
 
     def run(q: NDArray, first: int, seen: int, span: int = 0) -> NDArray:
         out = empty(q.shape, F32)
         q = np.ascontiguousarray(q)
-        variant.attention(0, q, k, v, first, dim**-0.5, 0, out, span, tiled, 0.0, seen)
+        variant.attention(FORMATS[kv], q, k, v, first, dim**-0.5, 0, out, span, tiled, 0.0, seen)
         return out
 
     found = run(q, 0, n)

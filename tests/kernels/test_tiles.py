@@ -8,7 +8,7 @@ import pytest
 from rase._kernels import kernels
 from rase.gguf.formats import format_named
 from tests.kernels.support import F32, FORMAT_NAMES, assert_same_bits, dequantized, empty, pack, raw_blocks
-from tests.kernels.test_attention import CASES, cache, exact, random, stored
+from tests.kernels.test_attention import CASES, FORMATS, cache, every_format, exact, random, stored
 
 MISSING = dict(kernels.variants()).get("amx", "x86-64")
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"bf16 tiles need {MISSING}")
@@ -107,44 +107,59 @@ def test_nan_and_infinity_reach_their_own_row_only() -> None:
     assert_same_bits(found[[0, 2]], clean[[0, 2]], "the rows beside it")
 
 
-def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, first: int, window: int, span: int = 0) -> np.ndarray:
+def attend(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, first: int, window: int, span: int = 0, kv: str = "f16"
+) -> np.ndarray:
     out = empty(q.shape, F32)
     scale = q.shape[2] ** -0.5
-    kernels.Variant("amx").attention(0, np.ascontiguousarray(q), k, v, first, scale, window, out, span, True)
+    kernels.Variant("amx").attention(
+        FORMATS[kv], np.ascontiguousarray(q), k, v, first, scale, window, out, span, True
+    )
     return out
 
 
+@every_format
 @pytest.mark.parametrize("case", CASES, ids=[f"at{c[0]}x{c[1]}-g{c[2]}-d{c[3]}-w{c[4]}" for c in CASES])
-def test_attention_in_tiles_is_accurate_whatever_it_is_cut_into(case: tuple[int, int, int, int, int]) -> None:
+def test_attention_in_tiles_is_accurate_whatever_it_is_cut_into(
+    kv: str, case: tuple[int, int, int, int, int]
+) -> None:
     """Near float64, and every row has its own bits: alone, in parts of chunks, beside other tokens and heads.
 
     Positions of a page that were never stored hold NaN.
     """
     first, tokens, group, dim, window = case
     keys, values = random(first + tokens, dim, seed=1), random(first + tokens, dim, seed=2)
-    k, v = cache("f16", keys), cache("f16", values)
+    k, v = cache(kv, keys), cache(kv, values)
     q = random(tokens, group, dim, seed=3, scale=1.5)
-    found = attend(q, k, v, first, window)
-    reference = exact(q, stored("f16", keys), stored("f16", values), first, window)
+    found = attend(q, k, v, first, window, kv=kv)
+    reference = exact(q, stored(kv, keys), stored(kv, values), first, window)
     error = float(((found - reference) ** 2).sum() / (reference**2).sum())
     assert error <= 2e-4, f"NMSE {error:.2g}"
     for span in (1, 2):
-        assert_same_bits(attend(q, k, v, first, window, span), found, f"in parts of {span} chunks")
+        assert_same_bits(attend(q, k, v, first, window, span, kv), found, f"in parts of {span} chunks")
     for split in {1, tokens // 2, tokens - 1} - {0, tokens}:
-        parts = [attend(q[:split], k, v, first, window), attend(q[split:], k, v, first + split, window)]
+        parts = [
+            attend(q[:split], k, v, first, window, kv=kv),
+            attend(q[split:], k, v, first + split, window, kv=kv),
+        ]
         assert_same_bits(np.concatenate(parts), found, f"in two calls, {split} tokens first")
     for head in {0, group - 1}:
-        alone = attend(q[:, head : head + 1], k, v, first, window)
+        alone = attend(q[:, head : head + 1], k, v, first, window, kv=kv)
         assert_same_bits(alone[:, 0], found[:, head], f"query head {head} alone")
 
 
-def test_an_infinite_value_reaches_those_who_see_it_only() -> None:
+@every_format
+def test_an_infinite_value_reaches_those_who_see_it_only(kv: str) -> None:
+    """And its own elements: in q8_0 those of its block, which becomes NaN."""
     first, tokens, dim = 250, 12, 64
     keys, values = random(first + tokens, dim, seed=1), random(first + tokens, dim, seed=2)
     q = random(tokens, 2, dim, seed=3)
-    clean = attend(q, cache("f16", keys), cache("f16", values), first, 0)
+    clean = attend(q, cache(kv, keys), cache(kv, values), first, 0, kv=kv)
     values[first + 5, 3] = np.inf
-    found = attend(q, cache("f16", keys), cache("f16", values), first, 0)
+    found = attend(q, cache(kv, keys), cache(kv, values), first, 0, kv=kv)
     assert_same_bits(found[:5], clean[:5], "tokens before the infinite value")
-    assert np.isinf(found[5:, :, 3]).all()
-    assert_same_bits(np.delete(found[5:], 3, axis=2), np.delete(clean[5:], 3, axis=2), "the other elements")
+    lost = [3] if kv == "f16" else list(range(32))
+    assert np.isinf(found[5:, :, 3]).all() if kv == "f16" else np.isnan(found[5:, :, lost]).all()
+    assert_same_bits(
+        np.delete(found[5:], lost, axis=2), np.delete(clean[5:], lost, axis=2), "the other elements"
+    )

@@ -1,4 +1,4 @@
-"""Proof 1 of list 04: 600 requests over five models, each with the bits that it has alone."""
+"""Proof 1 of list 04: 875 requests over five models, two of them twice, with the bits that each has alone."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ MODELS: dict[str, Tiny] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_random_models(name: str, tmp_path: Path, figure) -> None:
-    wrong = suite(toys.from_tiny(tmp_path, MODELS[name]), COUNT, seed=500)
-    figure(f"{name}: {COUNT} requests under every circumstance, {len(wrong)} differences")
+@pytest.mark.parametrize(
+    ("name", "kv"), [*((name, "f16") for name in MODELS), ("qwen3", "q8_0"), ("window", "q8_0")]
+)
+def test_random_models(name: str, kv: str, tmp_path: Path, figure) -> None:
+    wrong = suite(toys.from_tiny(tmp_path, MODELS[name]), COUNT, seed=500, kv=kv)
+    figure(f"{name}, {kv}: {COUNT} requests under every circumstance, {len(wrong)} differences")
     assert not wrong, "\n".join(wrong[:20])
 
 

@@ -74,12 +74,12 @@ class Bench:
     """One model file. Every circumstance gets a scheduler of its own, and so an empty prefix cache."""
 
     def __init__(
-        self, path: Path, *, threads: int = 2, batch_tokens: int = 512,
+        self, path: Path, *, threads: int = 2, batch_tokens: int = 512, kv: str = "f16",
         plant: Callable[[Program, int], Program] = lambda program, threads: program,
     ) -> None:  # fmt: skip
-        self.again = lambda: Bench(path, threads=threads, batch_tokens=batch_tokens, plant=plant)
+        self.again = lambda: Bench(path, threads=threads, batch_tokens=batch_tokens, kv=kv, plant=plant)
         with _environment(RASE_NUM_THREADS=threads, RASE_MAX_BATCH_TOKENS=batch_tokens):
-            self.session = ModelSession.load_file(path)
+            self.session = ModelSession.load_file(path, kv=kv)
         self._first = self.session.scheduler  # the program lives as long as it does
         self._program = plant(self._first.program, threads)
         self.fresh()

@@ -229,12 +229,12 @@ def _in_groups(bench: Bench, asked: Sequence[Asked], rng: random.Random, most: i
 def suite(
     path: Path, count: int, seed: int,
     plant: Callable[[Program, int], Program] = lambda program, threads: program,
-    threads: tuple[int, ...] = (1, 3, 4),
+    threads: tuple[int, ...] = (1, 3, 4), kv: str = "f16",
 ) -> list[str]:  # fmt: skip
     """Run ``count`` requests under every circumstance and say what differs from each alone."""
     wrong = []
     with recording():
-        bench = Bench(path, plant=plant)
+        bench = Bench(path, kv=kv, plant=plant)
         asked = make_requests(count, bench.session.scheduler.vocab_size, seed)
         asked = bench.with_stops(asked, bench.alone(asked), seed)
         right = bench.alone(asked)
@@ -243,6 +243,6 @@ def suite(
             wrong += [f"{name}: {what}" for what in differences(asked, right, found)]
         others = {f"{count} threads": {"threads": count} for count in threads}
         for name, options in {**others, "steps of 2048 tokens": {"batch_tokens": 2048}}.items():
-            other = Bench(path, plant=plant, **options)
+            other = Bench(path, kv=kv, plant=plant, **options)
             wrong += [f"{name}: {what}" for what in differences(asked, right, other.together(asked))]
     return wrong

@@ -23,10 +23,10 @@ static int64_t attention_tokens(int64_t group) {
 /* A part of one row: accumulator (head_stride), maximum, sum; a sum of 0 says that the row saw nothing. */
 static int64_t attention_part(int64_t stride) { return stride + 16; }
 
-/* Floats: one chunk of K or V in float32, then per row its scores, its query and two parts. */
+/* Floats: the scales of a page's K or V, one chunk of them in float32, then per row its scores, its query and two parts. */
 static size_t attention_scratch(int64_t group, int64_t stride) {
     int64_t rows = attention_tokens(group) * group;
-    return (size_t)(RASE_CHUNK * stride + rows * (RASE_CHUNK + stride + 2 * attention_part(stride)));
+    return (size_t)(kv_scale_floats(stride) + RASE_CHUNK * stride + rows * (RASE_CHUNK + stride + 2 * attention_part(stride)));
 }
 
 /* Softmax numerators of one row in place: positions [low, high) of a chunk, the others of their vectors become 0, and adding +0
@@ -93,8 +93,8 @@ static inline chunk_view view_of(const rase_attention_task *task, int64_t chunk)
 /* acc += P.V of the positions [from, to) for the n rows from r0 on: together where all see a position, else row by row, so that
  * no row touches a position that it does not see. `rows` is where position `from` lies. */
 static void seen_values(const rase_attention_task *task, int64_t chunk, value_function *alone, value_function *together, int64_t n,
-                        int64_t r0, const float *scores, const uint8_t *rows, const uint8_t *then, int64_t from, int64_t to,
-                        float *acc) {
+                        int64_t r0, const float *scores, const uint8_t *rows, const float *scales, const uint8_t *then, int64_t from,
+                        int64_t to, float *acc) {
     int64_t stride = task->head_stride, each = attention_part(stride), low, high, first = from, last = to;
     for (int64_t r = r0; r < r0 + n; r++) {
         row_range(task, chunk, r, &low, &high);
@@ -106,13 +106,13 @@ static void seen_values(const rase_attention_task *task, int64_t chunk, value_fu
     for (int64_t r = 0; first > from && r < n; r++) { /* before what all see */
         row_range(task, chunk, r0 + r, &low, &high);
         low = low > from ? low : from, high = high < first ? high : first;
-        if (low < high) alone(p + r * RASE_CHUNK, rows, then, low - from, high - from, stride, acc + r * each, each);
+        if (low < high) alone(p + r * RASE_CHUNK, rows, scales, then, low - from, high - from, stride, acc + r * each, each);
     }
-    if (first < last) together(p, rows, then, first - from, last - from, stride, acc, each);
+    if (first < last) together(p, rows, scales, then, first - from, last - from, stride, acc, each);
     for (int64_t r = 0; last < to && r < n; r++) { /* after it */
         row_range(task, chunk, r0 + r, &low, &high);
         low = low > last ? low : last, high = high < to ? high : to;
-        if (low < high) alone(p + r * RASE_CHUNK, rows, then, low - from, high - from, stride, acc + r * each, each);
+        if (low < high) alone(p + r * RASE_CHUNK, rows, scales, then, low - from, high - from, stride, acc + r * each, each);
     }
 }
 
@@ -130,26 +130,28 @@ static inline void softmax_rows(const rase_attention_task *task, const chunk_vie
 
 /* One chunk for few rows: K and V are read from their pages, FEW_ROWS queries at a time. `next`: the K run to prefetch at the end. */
 static void few_rows(const rase_attention_task *task, const chunk_view *view, const kv_reader *reader, const float *query,
-                     float *scores, float *parts, const uint8_t *next) {
+                     float *scales, float *scores, float *parts, const uint8_t *next) {
     int64_t stride = task->head_stride, first_page = view->low / RASE_PAGE_TOKENS;
     const uint8_t *const *pages = task->pages + view->chunk / RASE_PAGE_TOKENS;
     for (int64_t page = first_page; page * RASE_PAGE_TOKENS < view->high; page++) {
         int64_t from = page * RASE_PAGE_TOKENS, to = MIN(view->high, from + RASE_PAGE_TOKENS);
         const uint8_t *run = pages[page] + task->k_offset;
         const uint8_t *then = to < view->high ? pages[page + 1] + task->k_offset : pages[first_page] + task->v_offset;
+        reader->scales(run, stride, scales);
         for (int64_t r = view->first_row; r < view->last_row; r += FEW_ROWS, then = run) /* asked for once */
             for (int64_t j = 0; j < to - from; j += 16)
-                reader->dot[MIN(view->last_row - r, FEW_ROWS) - 1](query + r * stride, run, then, j, stride, task->scale,
+                reader->dot[MIN(view->last_row - r, FEW_ROWS) - 1](query + r * stride, run, scales, then, j, stride, task->scale,
                                                                    scores + r * RASE_CHUNK + from);
     }
     softmax_rows(task, view, scores, parts);
     for (int64_t page = first_page; page * RASE_PAGE_TOKENS < view->high; page++) {
         int64_t from = page * RASE_PAGE_TOKENS, to = MIN(view->high, from + RASE_PAGE_TOKENS);
         const uint8_t *run = pages[page] + task->v_offset, *then = to < view->high ? pages[page + 1] + task->v_offset : next;
+        reader->scales(run, stride, scales);
         for (int64_t r = view->first_row; r < view->last_row; r += FEW_ROWS, then = run) {
             int64_t n = MIN(view->last_row - r, FEW_ROWS);
-            seen_values(task, view->chunk, reader->values[0], reader->values[n - 1], n, r, scores, run, then ? then : run, from, to,
-                        parts);
+            seen_values(task, view->chunk, reader->values[0], reader->values[n - 1], n, r, scores, run, scales, then ? then : run,
+                        from, to, parts);
         }
     }
 }
@@ -174,20 +176,22 @@ static void page_scores(const rase_attention_task *task, const chunk_view *view,
 
 /* One chunk for many rows: K, then V, of the chunk are converted once to `rows` (RASE_CHUNK * head_stride floats). */
 static void many_rows(const rase_attention_task *task, const chunk_view *view, const kv_reader *reader, const float *query,
-                      float *rows, float *scores, float *parts, const uint8_t *next) {
+                      float *scales, float *rows, float *scores, float *parts, const uint8_t *next) {
     int64_t stride = task->head_stride, first_page = view->low / RASE_PAGE_TOKENS;
     const uint8_t *const *pages = task->pages + view->chunk / RASE_PAGE_TOKENS;
     for (int64_t page = first_page; page * RASE_PAGE_TOKENS < view->high; page++) {
         int last = (page + 1) * RASE_PAGE_TOKENS >= view->high;
         const uint8_t *then = last ? pages[first_page] + task->v_offset : pages[page + 1] + task->k_offset;
-        reader->load_keys(pages[page] + task->k_offset, then, stride, rows);
+        reader->scales(pages[page] + task->k_offset, stride, scales);
+        reader->load_keys(pages[page] + task->k_offset, scales, then, stride, rows);
         page_scores(task, view, page, query, rows, scores);
     }
     softmax_rows(task, view, scores, parts);
     for (int64_t page = first_page; page * RASE_PAGE_TOKENS < view->high; page++) {
         int64_t from = page * RASE_PAGE_TOKENS, to = MIN(view->high, from + RASE_PAGE_TOKENS);
         const uint8_t *run = pages[page] + task->v_offset, *then = to < view->high ? pages[page + 1] + task->v_offset : next;
-        reader->load_values(run, then ? then : run, to - from, stride, rows + from * stride);
+        reader->scales(run, stride, scales);
+        reader->load_values(run, scales, then ? then : run, to - from, stride, rows + from * stride);
     }
     for (int64_t from = view->low / ATT_PASS * ATT_PASS; from < view->high; from += ATT_PASS) {
         const uint8_t *run = (const uint8_t *)(rows + from * stride);
@@ -195,7 +199,7 @@ static void many_rows(const rase_attention_task *task, const chunk_view *view, c
             n = view->last_row - r;
             n = n >= VALUE_ROWS ? VALUE_ROWS : MIN(n, FEW_ROWS);
             seen_values(task, view->chunk, few_values[0], n == VALUE_ROWS ? values_KV_F32_VALUE_ROWS : few_values[n - 1], n, r,
-                        scores, run, run, from, MIN(from + ATT_PASS, view->high), parts);
+                        scores, run, NULL, run, from, MIN(from + ATT_PASS, view->high), parts);
         }
     }
 }
@@ -213,7 +217,8 @@ static void finish_rows(const rase_attention_task *task, const float *all) {
 /* At most attention_tokens(group) tokens. */
 static void attend(const rase_attention_task *task, const kv_reader *reader) {
     int64_t stride = task->head_stride, each = attention_part(stride), rows = task->n_tokens * task->group;
-    float *converted = task->scratch, *scores = converted + RASE_CHUNK * stride, *query = scores + rows * RASE_CHUNK;
+    float *scales = task->scratch, *converted = scales + kv_scale_floats(stride), *scores = converted + RASE_CHUNK * stride;
+    float *query = scores + rows * RASE_CHUNK;
     float *all = query + rows * stride, *parts = all + rows * each;
     for (int64_t r = 0; r < rows; r++) {
         const float *q = task->q + r / task->group * task->q_stride + r % task->group * task->head_dim;
@@ -227,9 +232,9 @@ static void attend(const rase_attention_task *task, const kv_reader *reader) {
         for (int64_t r = 0; r < rows; r++) parts[r * each + stride + 1] = 0.0f;
         const uint8_t *next = c + 1 < task->last_chunk ? task->pages[(c + 1) * RASE_CHUNK / RASE_PAGE_TOKENS] + task->k_offset : NULL;
         if (rows <= ATT_FEW)
-            few_rows(task, &view, reader, query, scores, parts, next);
+            few_rows(task, &view, reader, query, scales, scores, parts, next);
         else
-            many_rows(task, &view, reader, query, converted, scores, parts, next);
+            many_rows(task, &view, reader, query, scales, converted, scores, parts, next);
         for (int64_t r = view.first_row; !task->parts && r < view.last_row; r++) merge_part(all + r * each, parts + r * each, stride);
     }
     if (!task->parts) finish_rows(task, all);
@@ -246,25 +251,32 @@ static void attention_merge(const rase_attention_task *task) {
 }
 
 KV_READER(RASE_KV_F16)
+KV_READER(RASE_KV_Q8_0)
 static void attention_f16(const rase_attention_task *task) { attend(task, &reader_RASE_KV_F16); }
+static void attention_q8_0(const rase_attention_task *task) { attend(task, &reader_RASE_KV_Q8_0); }
 
 #if defined(RASE_TILES)
 #include "tiles_attention.h"
 static void tiled_f16(const rase_attention_task *task) { attend_in_tiles(RASE_KV_F16, task); }
+static void tiled_q8_0(const rase_attention_task *task) { attend_in_tiles(RASE_KV_Q8_0, task); }
 static size_t task_scratch(int64_t group, int64_t stride) {
     size_t plain = attention_scratch(group, stride), tiled = tiles_attention_scratch(group, stride);
     return plain > tiled ? plain : tiled;
 }
 #else
 #define tiled_f16 NULL
+#define tiled_q8_0 NULL
 #define task_scratch attention_scratch
 #endif
 
 static const rase_kv kv_f16 = {
     .name = "f16", .head_bytes = kv_f16_bytes, .store = kv_f16_store, .attention = attention_f16, .tiled = tiled_f16,
 };
+static const rase_kv kv_q8_0 = {
+    .name = "q8_0", .head_bytes = kv_q8_0_bytes, .store = kv_q8_0_store, .attention = attention_q8_0, .tiled = tiled_q8_0,
+};
 
-#define RASE_KV_TABLE {[RASE_KV_F16] = &kv_f16}
+#define RASE_KV_TABLE {[RASE_KV_F16] = &kv_f16, [RASE_KV_Q8_0] = &kv_q8_0}
 
 #undef MIN
 #endif

@@ -24,15 +24,15 @@ enum { SCORE_ROWS = 2, SCORE_VECS = 1, VALUE_ROWS = 2, ACCUMULATORS = 2, FEW_ROW
 #define TILE static inline __attribute__((always_inline))
 
 /* sums[16 * r + j] = lanes of q[r] . row `first + j` of a page, for r < ROWS and j < POSITIONS. `then` is prefetched alongside. */
-TILE void dot_tile(const int kv, const int ROWS, const int POSITIONS, const float *q, const uint8_t *page, const uint8_t *then,
-                   int64_t first, int64_t stride, v16 *sums) {
+TILE void dot_tile(const int kv, const int ROWS, const int POSITIONS, const float *q, const uint8_t *page, const float *scales,
+                   const uint8_t *then, int64_t first, int64_t stride, v16 *sums) {
     v16 acc[ACCUMULATORS];
     EVERY(n, ROWS * POSITIONS) acc[n] = v16_zero();
     for (int64_t i = 0; i < stride; i += 16) {
         v16 x[FEW_ROWS];
         EVERY(r, ROWS) x[r] = v16_load(q + r * stride + i);
         EVERY(j, POSITIONS) {
-            v16 k = kv_load(kv, page, first + j, i, stride);
+            v16 k = kv_load(kv, page, scales, first + j, i, stride);
             if (j % 2 == 0) kv_prefetch(kv, then, (first * stride + i * POSITIONS) / 16 + j);
             EVERY(r, ROWS) acc[r * POSITIONS + j] = v16_fma(x[r], k, acc[r * POSITIONS + j]);
         }
@@ -43,11 +43,11 @@ TILE void dot_tile(const int kv, const int ROWS, const int POSITIONS, const floa
 }
 
 /* scores[r][first + j] = scale * (q[r] . row first + j of a page) for j < 16. */
-TILE void dot_16(const int kv, const int ROWS, const float *q, const uint8_t *page, const uint8_t *then, int64_t first,
-                 int64_t stride, float scale, float *scores) {
+TILE void dot_16(const int kv, const int ROWS, const float *q, const uint8_t *page, const float *scales, const uint8_t *then,
+                 int64_t first, int64_t stride, float scale, float *scores) {
     const int room = ACCUMULATORS / ROWS, positions = room >= 16 ? 16 : room >= 8 ? 8 : room >= 4 ? 4 : room >= 2 ? 2 : 1;
     v16 sums[16 * FEW_ROWS];
-    for (int j = 0; j < 16; j += positions) dot_tile(kv, ROWS, positions, q, page, then, first + j, stride, sums + j);
+    for (int j = 0; j < 16; j += positions) dot_tile(kv, ROWS, positions, q, page, scales, then, first + j, stride, sums + j);
     for (int r = 0; r < ROWS; r++)
         v16_store(scores + r * RASE_CHUNK + first, v16_mul(v16_sum16(sums + 16 * r), v16_set1(scale)));
 }
@@ -90,15 +90,15 @@ TILE void scores_tile(const int ROWS, const int VECS, const float *q, const floa
 }
 
 /* acc[r] += sum of p[r][j] * v[j] over low <= j < high, ascending, for ROWS rows and the 16 * VECS elements from i on. */
-TILE void values_tile(const int kv, const int ROWS, const int VECS, const float *p, const uint8_t *rows, const uint8_t *then,
-                      int64_t low, int64_t high, int64_t i, int64_t stride, float *acc, int64_t acc_stride) {
+TILE void values_tile(const int kv, const int ROWS, const int VECS, const float *p, const uint8_t *rows, const float *scales,
+                      const uint8_t *then, int64_t low, int64_t high, int64_t i, int64_t stride, float *acc, int64_t acc_stride) {
     v16 sums[VALUE_ROWS * 4];
     EVERY(r, ROWS) {
         EVERY(v, VECS) sums[r * VECS + v] = v16_load(acc + r * acc_stride + i + 16 * v);
     }
     for (int64_t j = low; j < high; j++) {
         v16 x[4];
-        EVERY(v, VECS) x[v] = kv_load(kv, rows, j, i + 16 * v, stride);
+        EVERY(v, VECS) x[v] = kv_load(kv, rows, scales, j, i + 16 * v, stride);
         EVERY(v, VECS) if (v % 2 == 0) kv_prefetch(kv, then, i / 16 * RASE_PAGE_TOKENS + j * VECS + v);
         EVERY(r, ROWS) {
             v16 y = v16_set1(p[r * RASE_CHUNK + j]);
@@ -111,23 +111,23 @@ TILE void values_tile(const int kv, const int ROWS, const int VECS, const float 
 }
 
 /* values_tile over all elements of ROWS rows. */
-TILE void values(const int kv, const int ROWS, const float *p, const uint8_t *rows, const uint8_t *then, int64_t low,
+TILE void values(const int kv, const int ROWS, const float *p, const uint8_t *rows, const float *scales, const uint8_t *then, int64_t low,
                  int64_t high, int64_t stride, float *acc, int64_t acc_stride) {
     const int room = ACCUMULATORS / ROWS;
     int64_t i = 0;
     if (room >= 4)
-        for (; i + 64 <= stride; i += 64) values_tile(kv, ROWS, 4, p, rows, then, low, high, i, stride, acc, acc_stride);
+        for (; i + 64 <= stride; i += 64) values_tile(kv, ROWS, 4, p, rows, scales, then, low, high, i, stride, acc, acc_stride);
     if (room >= 2)
-        for (; i + 32 <= stride; i += 32) values_tile(kv, ROWS, 2, p, rows, then, low, high, i, stride, acc, acc_stride);
-    for (; i < stride; i += 16) values_tile(kv, ROWS, 1, p, rows, then, low, high, i, stride, acc, acc_stride);
+        for (; i + 32 <= stride; i += 32) values_tile(kv, ROWS, 2, p, rows, scales, then, low, high, i, stride, acc, acc_stride);
+    for (; i < stride; i += 16) values_tile(kv, ROWS, 1, p, rows, scales, then, low, high, i, stride, acc, acc_stride);
 }
 
 /* The K rows of one page to columns: out[i * RASE_PAGE_TOKENS + position]. */
-TILE void load_keys(const int kv, const uint8_t *run, const uint8_t *then, int64_t stride, float *out) {
+TILE void load_keys(const int kv, const uint8_t *run, const float *scales, const uint8_t *then, int64_t stride, float *out) {
     for (int64_t i = 0; i < stride; i += 16) {
         for (int64_t j = 0; j < RASE_PAGE_TOKENS; j += 16) {
             v16 x[16];
-            EVERY(r, 16) x[r] = kv_load(kv, run, j + r, i, stride);
+            EVERY(r, 16) x[r] = kv_load(kv, run, scales, j + r, i, stride);
             EVERY(r, 8) kv_prefetch(kv, then, i / 16 * RASE_PAGE_TOKENS + j + 2 * r);
             v16_transpose(x);
             EVERY(r, 16) v16_store(out + (i + r) * RASE_PAGE_TOKENS + j, x[r]);
@@ -136,49 +136,53 @@ TILE void load_keys(const int kv, const uint8_t *run, const uint8_t *then, int64
 }
 
 /* The first n V rows of one page: out (n, stride). */
-TILE void load_values(const int kv, const uint8_t *run, const uint8_t *then, int64_t n, int64_t stride, float *out) {
+TILE void load_values(const int kv, const uint8_t *run, const float *scales, const uint8_t *then, int64_t n, int64_t stride, float *out) {
     for (int64_t j = 0; j < n; j++) {
         for (int64_t i = 0; i < stride; i += 16) {
-            v16_store(out + j * stride + i, kv_load(kv, run, j, i, stride));
+            v16_store(out + j * stride + i, kv_load(kv, run, scales, j, i, stride));
             kv_prefetch(kv, then, (j * stride + i) / 16);
         }
     }
 }
 
 /* The tiles as functions: one for each number of rows, one set for each way in which rows are stored. */
-typedef void dot_function(const float *q, const uint8_t *page, const uint8_t *then, int64_t first, int64_t stride, float scale,
-                          float *scores);
-typedef void value_function(const float *p, const uint8_t *rows, const uint8_t *then, int64_t low, int64_t high, int64_t stride,
-                            float *acc, int64_t acc_stride);
+typedef void dot_function(const float *q, const uint8_t *page, const float *scales, const uint8_t *then, int64_t first,
+                          int64_t stride, float scale, float *scores);
+typedef void value_function(const float *p, const uint8_t *rows, const float *scales, const uint8_t *then, int64_t low,
+                            int64_t high, int64_t stride, float *acc, int64_t acc_stride);
 typedef struct {
     dot_function *dot[FEW_ROWS]; /* [rows - 1] */
     value_function *values[FEW_ROWS];
-    void (*load_keys)(const uint8_t *run, const uint8_t *then, int64_t stride, float *out);
-    void (*load_values)(const uint8_t *run, const uint8_t *then, int64_t n, int64_t stride, float *out);
+    void (*load_keys)(const uint8_t *run, const float *scales, const uint8_t *then, int64_t stride, float *out);
+    void (*load_values)(const uint8_t *run, const float *scales, const uint8_t *then, int64_t n, int64_t stride, float *out);
+    void (*scales)(const uint8_t *run, int64_t stride, float *scales); /* of a run, for the functions above */
 } kv_reader;
 
 #define DOT(KV, N)                                                                                                            \
-    static void dot_##KV##_##N(const float *q, const uint8_t *page, const uint8_t *then, int64_t first, int64_t stride,       \
-                               float scale, float *scores) {                                                                  \
-        dot_16(KV, N, q, page, then, first, stride, scale, scores);                                                           \
+    static void dot_##KV##_##N(const float *q, const uint8_t *page, const float *scales, const uint8_t *then, int64_t first,  \
+                               int64_t stride, float scale, float *scores) {                                                  \
+        dot_16(KV, N, q, page, scales, then, first, stride, scale, scores);                                                   \
     }
 #define VALUES(KV, N)                                                                                                         \
-    static void values_##KV##_##N(const float *p, const uint8_t *rows, const uint8_t *then, int64_t low, int64_t high,        \
-                                  int64_t stride, float *acc, int64_t acc_stride) {                                           \
-        values(KV, N, p, rows, then, low, high, stride, acc, acc_stride);                                                     \
+    static void values_##KV##_##N(const float *p, const uint8_t *rows, const float *scales, const uint8_t *then, int64_t low, \
+                                  int64_t high, int64_t stride, float *acc, int64_t acc_stride) {                             \
+        values(KV, N, p, rows, scales, then, low, high, stride, acc, acc_stride);                                             \
     }
 #define NAMED_DOT(KV, N) dot_##KV##_##N,
 #define NAMED_VALUES(KV, N) values_##KV##_##N,
 #define KV_READER(KV)                                                                                                         \
     FEW(DOT, KV)                                                                                                              \
     FEW(VALUES, KV)                                                                                                           \
-    static void load_keys_##KV(const uint8_t *run, const uint8_t *then, int64_t stride, float *out) {                         \
-        load_keys(KV, run, then, stride, out);                                                                                \
+    static void load_keys_##KV(const uint8_t *run, const float *scales, const uint8_t *then, int64_t stride, float *out) {    \
+        load_keys(KV, run, scales, then, stride, out);                                                                        \
     }                                                                                                                         \
-    static void load_values_##KV(const uint8_t *run, const uint8_t *then, int64_t n, int64_t stride, float *out) {            \
-        load_values(KV, run, then, n, stride, out);                                                                           \
+    static void load_values_##KV(const uint8_t *run, const float *scales, const uint8_t *then, int64_t n, int64_t stride,     \
+                                 float *out) {                                                                                \
+        load_values(KV, run, scales, then, n, stride, out);                                                                   \
     }                                                                                                                         \
-    static const kv_reader reader_##KV = {{FEW(NAMED_DOT, KV)}, {FEW(NAMED_VALUES, KV)}, load_keys_##KV, load_values_##KV};
+    static void scales_##KV(const uint8_t *run, int64_t stride, float *scales) { kv_scales(KV, run, stride, scales); }        \
+    static const kv_reader reader_##KV = {{FEW(NAMED_DOT, KV)},   {FEW(NAMED_VALUES, KV)}, load_keys_##KV,                    \
+                                          load_values_##KV, scales_##KV};
 
 #define SCORES(N)                                                                                                             \
     static void scores_##N(const float *q, const float *keys, int64_t stride, float scale, float *scores) {                   \

@@ -25,6 +25,7 @@ typedef struct {
     float *parts;        /* of these rows: (PAIR_ROWS, 16 * groups) */
     float *tops, *sums;  /* of these rows */
     float *all, *all_tops, *all_sums;
+    float *scales; /* of a page's K or V */
     int64_t steps, groups; /* of head_stride */
 } tile_memory;
 
@@ -45,6 +46,7 @@ static int64_t tile_memory_at(float *base, int64_t rows, int64_t stride, tile_me
     PLACE(all, rows * attention_part(stride));
     PLACE(all_tops, rows + PAIR_ROWS);
     PLACE(all_sums, rows + PAIR_ROWS);
+    PLACE(scales, kv_scale_floats(stride));
 #undef PLACE
     return at;
 }
@@ -71,26 +73,27 @@ static void tile_queries(const rase_attention_task *task, int64_t r, tile_memory
 }
 
 /* The K rows of a page, 32 depths at a time; `then` is fetched alongside. */
-TILE void tile_keys(const int kv, const uint8_t *run, const uint8_t *then, int64_t stride, int64_t steps, uint8_t *tiles) {
+TILE void tile_keys(const int kv, const uint8_t *run, const float *scales, const uint8_t *then, int64_t stride, int64_t steps,
+                    uint8_t *tiles) {
     for (int64_t j = 0; j < RASE_PAGE_TOKENS; j++) {
         uint8_t *to = tiles + j / 16 * steps * TILE_BYTES + j % 16 * 64;
         for (int64_t i = 0; i < stride; i += 32, to += TILE_BYTES) {
             kv_prefetch(kv, then, (j * stride + i) / 16);
-            const v16 high = i + 16 < stride ? kv_load(kv, run, j, i + 16, stride) : v16_zero();
-            _mm512_store_si512(to, two_bf16(kv_load(kv, run, j, i, stride), high));
+            const v16 high = i + 16 < stride ? kv_load(kv, run, scales, j, i + 16, stride) : v16_zero();
+            _mm512_store_si512(to, two_bf16(kv_load(kv, run, scales, j, i, stride), high));
         }
     }
 }
 
 /* The V rows [low, high) of a page, zeros in place of the others; `finite`: and of what is not. Whether there was such a number. */
-TILE int tile_values(const int kv, const uint8_t *run, const uint8_t *then, int64_t low, int64_t high, int64_t stride, const int finite,
-                     uint8_t *tiles) {
+TILE int tile_values(const int kv, const uint8_t *run, const float *scales, const uint8_t *then, int64_t low, int64_t high,
+                     int64_t stride, const int finite, uint8_t *tiles) {
     v16 check[2] = {v16_zero(), v16_zero()}; /* 0 * infinity is NaN */
     for (int64_t j = 0; j < RASE_PAGE_TOKENS; j += 2) {
         for (int64_t i = 0; i < stride; i += 16) {
             v16 x[2];
             EVERY(r, 2) {
-                x[r] = j + r >= low && j + r < high ? kv_load(kv, run, j + r, i, stride) : v16_zero();
+                x[r] = j + r >= low && j + r < high ? kv_load(kv, run, scales, j + r, i, stride) : v16_zero();
                 check[r] = v16_fma(x[r], v16_zero(), check[r]);
                 if (finite) x[r] = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v16_abs(x[r]), v16_set1(INFINITY), _CMP_LT_OQ), x[r]);
             }
@@ -109,13 +112,15 @@ TILE int tile_chunk(const int kv, const rase_attention_task *task, const chunk_v
     int removed = 0;
     for (int64_t p = first; p < end; p++) {
         const uint8_t *then = p + 1 < end ? pages[p + 1] + task->k_offset : pages[first] + task->v_offset;
-        tile_keys(kv, pages[p] + task->k_offset, then, task->head_stride, m->steps, m->keys + 2 * p * m->steps * TILE_BYTES);
+        kv_scales(kv, pages[p] + task->k_offset, task->head_stride, m->scales);
+        tile_keys(kv, pages[p] + task->k_offset, m->scales, then, task->head_stride, m->steps, m->keys + 2 * p * m->steps * TILE_BYTES);
     }
     for (int64_t p = first; p < end; p++) {
         const uint8_t *run = pages[p] + task->v_offset, *then = p + 1 < end ? pages[p + 1] + task->v_offset : run;
+        kv_scales(kv, run, task->head_stride, m->scales);
         const int64_t low = view->low - p * RASE_PAGE_TOKENS, high = view->high - p * RASE_PAGE_TOKENS;
-        if (!tile_values(kv, run, then, low, high, task->head_stride, 0, m->values + p * TILE_BYTES)) continue;
-        removed = tile_values(kv, run, run, low, high, task->head_stride, 1, m->values + p * TILE_BYTES);
+        if (!tile_values(kv, run, m->scales, then, low, high, task->head_stride, 0, m->values + p * TILE_BYTES)) continue;
+        removed = tile_values(kv, run, m->scales, run, low, high, task->head_stride, 1, m->values + p * TILE_BYTES);
     }
     return removed;
 }
@@ -129,8 +134,10 @@ TILE void add_removed(const int kv, const rase_attention_task *task, const chunk
         row_range(task, view->chunk, t, &low, &high);
         const float *p = m->scores + (t - r) / 16 * 16 * RASE_CHUNK + (t - r) % 16;
         for (int64_t j = low; t >= view->first_row && j < high; j++) {
+            const uint8_t *run = pages[j / RASE_PAGE_TOKENS] + task->v_offset;
+            kv_scales(kv, run, task->head_stride, m->scales);
             for (int64_t i = 0; i < task->head_stride; i += 16) {
-                v16_store(row, kv_load(kv, pages[j / RASE_PAGE_TOKENS] + task->v_offset, j % RASE_PAGE_TOKENS, i, task->head_stride));
+                v16_store(row, kv_load(kv, run, m->scales, j % RASE_PAGE_TOKENS, i, task->head_stride));
                 for (int e = 0; e < 16; e++)
                     if (!isfinite(row[e])) m->parts[(t - r) * 16 * m->groups + i + e] += p[16 * j] * row[e];
             }

@@ -60,6 +60,10 @@ static inline __m256 avx2_pow2_magic(__m256 x) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(127)), 23));
 }
 static inline v16 v16_pow2_magic(v16 x) { return V16(avx2_pow2_magic(x.a), avx2_pow2_magic(x.b)); }
+static inline v16 v16_from_i8(const int8_t *p) {
+    return V16(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))),
+               _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8)))));
+}
 static inline v16 v16_from_f16(const uint16_t *p) {
     return V16(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))));
 }

@@ -44,6 +44,9 @@ static inline v16 v16_pow2_magic(v16 x) {
 }
 /* x * 2^n, rounded once; n a whole number. */
 static inline v16 v16_ldexp(v16 x, v16 n) { return _mm512_scalef_ps(x, n); }
+static inline v16 v16_from_i8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 static inline v16 v16_from_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 static inline void v16_to_f16(uint16_t *p, v16 x) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

@@ -66,6 +66,12 @@ static inline v16 v16_keep_nan(v16 x, v16 y) { return V16_OF2(neon_keep_nan, x, 
 static inline v16 v16_pow2_magic(v16 x) { return V16_OF1(neon_pow2_magic, x); }
 static inline f4 neon_from_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 static inline void neon_to_f16(uint16_t *p, f4 x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
+static inline v16 v16_from_i8(const int8_t *p) {
+    int8x16_t x = vld1q_s8(p);
+    int16x8_t low = vmovl_s8(vget_low_s8(x)), high = vmovl_s8(vget_high_s8(x));
+    return (v16){vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+                 vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))};
+}
 static inline v16 v16_from_f16(const uint16_t *p) {
     return (v16){neon_from_f16(p), neon_from_f16(p + 4), neon_from_f16(p + 8), neon_from_f16(p + 12)};
 }

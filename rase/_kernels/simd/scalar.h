@@ -67,6 +67,7 @@ static inline v16 v16_pow2_magic(v16 a) {
     }
     return r;
 }
+static inline v16 v16_from_i8(const int8_t *p) { v16 r; LANES16 r.v[l] = p[l]; return r; }
 static inline v16 v16_from_f16(const uint16_t *p) { v16 r; LANES16 r.v[l] = half_to_float(p[l]); return r; }
 static inline void v16_to_f16(uint16_t *p, v16 a) { LANES16 p[l] = float_to_half(a.v[l]); }
 /* Round to the nearest integer (ties to even) and to int8; |a| <= 127. */

@@ -3,7 +3,7 @@
  *     driver list                     one line per variant of the build: its name, and what is missing here
  *     driver VARIANT INPUT OUTPUT
  *
- * INPUT is a run of records: an int64 operation, eight int64 parameters, then the arrays. OUTPUT holds the results one after the
+ * INPUT is a run of records: an int64 operation, nine int64 parameters, then the arrays. OUTPUT holds the results one after the
  * other, always by logical row, so that variants of any rows_per_group write the same bytes. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -142,19 +142,20 @@ static void rotate(const int64_t *p) {
     give(x, bytes);
 }
 
-/* n: x (n,) to slot 3 of a head's run. Gives the row, as stored. */
+/* n, KV format: x (n,) to slot 3 of a head's run. Gives the run; what is not stored keeps what `memory` put there. */
 static void store(const int64_t *p) {
+    const rase_kv *kv = k->kv[p[1]];
     int64_t stride = (p[0] + 15) / 16 * 16;
     float *x = take(sizeof(float) * (size_t)p[0]);
-    uint8_t *run = memory(k->kv[RASE_KV_F16]->head_bytes(stride));
-    k->kv[RASE_KV_F16]->store(x, p[0], stride, run, 3);
-    give((uint16_t *)run + 3 * stride, sizeof(uint16_t) * (size_t)stride);
+    uint8_t *run = memory(kv->head_bytes(stride));
+    kv->store(x, p[0], stride, run, 3);
+    give(run, kv->head_bytes(stride));
 }
 
-/* tokens, group, head_dim, head_stride, first_position, window, pages, soft cap: q (tokens, group, head_dim), pages of K and V
- * (pages, 2, 32, head_stride). Chunk by chunk, then merged. */
+/* tokens, group, head_dim, head_stride, first_position, window, pages, soft cap, KV format: q (tokens, group, head_dim), pages of
+ * K and V (pages, 2, head's run). Chunk by chunk, then merged. */
 static void attention(const int64_t *p) {
-    const rase_kv *kv = k->kv[RASE_KV_F16];
+    const rase_kv *kv = k->kv[p[8]];
     int64_t row = p[1] * p[2], most = k->attention_tokens(p[1]), part = k->attention_part(p[3]);
     size_t bytes = sizeof(float) * (size_t)(p[0] * row), head = kv->head_bytes(p[3]);
     float *q = take(bytes), *out = memory(bytes);
@@ -197,7 +198,7 @@ int main(int argc, char **argv) {
     }
     if (argc == 2) return 0;
     if (k == NULL || (input = fopen(argv[2], "rb")) == NULL || (output = fopen(argv[3], "wb")) == NULL) return 2;
-    int64_t record[9];
+    int64_t record[10];
     while (fread(record, sizeof record, 1, input) == 1) operations[record[0]](record + 1); /* all memory goes with the process */
     return fclose(output) != 0;
 }

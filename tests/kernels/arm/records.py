@@ -25,7 +25,7 @@ class Records:
         self, what: str, parameters: tuple[int, ...], inputs: list[NDArray], expected: list[NDArray]
     ) -> None:
         """One record: its operation is the first word of ``what``."""
-        head = np.zeros(9, np.int64)
+        head = np.zeros(10, np.int64)
         head[0] = OPERATIONS.index(what.split()[0])
         head[1 : 1 + len(parameters)] = parameters
         self._input += [head.tobytes(), *(np.ascontiguousarray(array).tobytes() for array in inputs)]
@@ -75,7 +75,7 @@ def linear_records(
 
 
 def row_records(records: Records, n: int, rng: np.random.Generator) -> None:
-    """Norm, elementwise operations and the float16 store of n values."""
+    """Norm, elementwise operations and the stores of n values."""
     a, b = rng.normal(0, 3, n).astype(F32), rng.normal(0, 3, n).astype(F32)
     a[: min(n, 8)] = np.array([0.0, -0.0, 89, -105, np.inf, -np.inf, np.nan, 1e-41], F32)[: min(n, 8)]
     results = []
@@ -102,14 +102,15 @@ def row_records(records: Records, n: int, rng: np.random.Generator) -> None:
     x = rng.normal(0, 2, 3 * n).astype(F32)
     SCALAR.rms_norm(x, b, 1e-5, out)
     records.add(f"norm {n}", (3 * n, n), [x, b], [out])
-    records.add(f"store {n}", (n,), [b], [stored(b)])
+    for kv in range(2):
+        records.add(f"store {n}, format {kv}", (n, kv), [b], [stored(b, kv)])
 
 
-def stored(x: NDArray) -> NDArray:
-    """A row as it lies in a page: float16, padded with zeros to whole vectors."""
-    run = empty(SCALAR.kv_bytes(0, len(x)), np.uint8)
-    SCALAR.kv_store(0, x, run, 3)
-    return run.view(np.uint16).reshape(32, -1)[3]
+def stored(x: NDArray, kv: int) -> NDArray:
+    """A run of a page with one row in it."""
+    run = empty(SCALAR.kv_bytes(kv, len(x)), np.uint8)
+    SCALAR.kv_store(kv, x, run, 3)
+    return run
 
 
 def float16_records(records: Records, count: int, rng: np.random.Generator) -> None:
@@ -118,7 +119,7 @@ def float16_records(records: Records, count: int, rng: np.random.Generator) -> N
     half = rng.integers(0, 2**16, count, dtype=np.uint16).view(np.float16).astype(F32)
     x[::3] = half[: len(x[::3])]
     x[1::3] = (half[: len(x[1::3])].view(np.uint32) | 0x1000).view(F32)  # halfway between two of them
-    records.add("store anything", (len(x),), [x], [stored(x)])
+    records.add("store anything", (len(x), 0), [x], [stored(x, 0)])
 
 
 def quantize_records(records: Records, block: int, rng: np.random.Generator) -> None:
@@ -155,19 +156,23 @@ def attention_records(
     window: int,
     rng: np.random.Generator,
     soft_cap: int = 0,
+    kv: int = 0,
 ) -> None:
     """Two query heads per KV head; pages behind the last token hold NaN."""
     stride, pages = -(-head_dim // 16) * 16, -(-(first + tokens) // 32)
     q = rng.normal(0, 1, (tokens, 2, head_dim)).astype(F32)
-    kv = rng.normal(0, 1, (pages, 2, 32, stride)).astype(np.float16)
-    kv[..., head_dim:] = 0
-    kv[-1, :, first + tokens - 32 * pages + 32 :] = np.nan
-    k, v = (np.ascontiguousarray(kv[:, i]).view(np.uint8).reshape(pages, -1) for i in range(2))
+    rows = rng.normal(0, 1, (2, 32 * pages, head_dim)).astype(F32)
+    rows[:, first + tokens :] = np.nan
+    data = empty((2, pages, SCALAR.kv_bytes(kv, head_dim)), np.uint8)
+    for i in range(2):
+        for position, row in enumerate(rows[i]):
+            SCALAR.kv_store(kv, row, data[i, position // 32], position % 32)
     out = empty(q.shape, F32)
-    SCALAR.attention(0, q, k, v, first, 0.125, window, out, soft_cap=float(soft_cap))
+    SCALAR.attention(kv, q, data[0], data[1], first, 0.125, window, out, soft_cap=float(soft_cap))
     records.add(
-        f"attention {tokens} tokens from {first}, head_dim {head_dim}, window {window}, cap {soft_cap}",
-        (tokens, 2, head_dim, stride, first, window, pages, soft_cap),
-        [q, kv.view(np.uint16)],
+        f"attention {tokens} tokens from {first}, head_dim {head_dim}, window {window}, cap {soft_cap}, "
+        f"format {kv}",
+        (tokens, 2, head_dim, stride, first, window, pages, soft_cap, kv),
+        [q, np.stack([data[0], data[1]], axis=1)],
         [out],
     )
