@@ -18,9 +18,11 @@ from pathlib import Path
 from filelock import FileLock
 from platformdirs import user_cache_path
 
-__all__ = ["ensure", "folder", "openvino_python", "present", "python"]
+__all__ = ["ensure", "folder", "openvino_python", "present", "python", "server_python"]
 
 LLAMA_CPP_PYTHON = "0.3.36"
+PACKAGES = ("numpy", "typing-extensions", "diskcache", "jinja2")
+SERVER_PACKAGES = ("uvicorn", "fastapi", "pydantic-settings", "sse-starlette", "starlette-context")
 OPENVINO_GENAI = "2026.4.1.0"
 FLAGS = "-DGGML_OPENMP=ON -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TOOLS=OFF -DGGML_CCACHE=OFF"
 AVX512 = (
@@ -53,6 +55,16 @@ def python() -> Path:
     return folder() / "llamacpp-venv" / "bin" / "python"
 
 
+def server_python() -> Path:
+    """As ``python``, with what ``llama_cpp.server`` needs besides, installed by the first call."""
+    with FileLock(str(folder() / "builds.lock")):
+        if not python().exists():
+            _venv(python(), *PACKAGES)
+        if not (python().parent / "uvicorn").exists():
+            _pip(python(), *SERVER_PACKAGES)
+    return python()
+
+
 def openvino_python() -> Path:
     """The interpreter that has OpenVINO GenAI."""
     return folder() / "openvino-venv" / "bin" / "python"
@@ -76,7 +88,7 @@ def ensure(name: str) -> Path:
                 _venv(openvino_python(), f"openvino-genai=={OPENVINO_GENAI}", "numpy", "psutil")
             return openvino_python()
         if not python().exists():
-            _venv(python(), "numpy", "typing-extensions", "diskcache", "jinja2")
+            _venv(python(), *PACKAGES)
         target = _build(name)
         if not (target / "llama_cpp").is_dir():
             _compile(name, target)

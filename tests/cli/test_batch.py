@@ -134,7 +134,7 @@ def test_answers_to_other_requests_are_not_mixed(rase: Rase, models: Path) -> No
 def test_torn_lines_are_cut_off_and_strange_ones_are_not(tmp_path: Path) -> None:
     path = tmp_path / "out"
     whole = answer_line("a", "1", 200, b"{}") + b"\n"
-    for torn in (b"", b"{", whole[:-1], b'{"custom_id":'):
+    for torn in (b"", b"{", whole[:-1], b"x" * 5000):
         path.write_bytes(whole.replace(b'"a"', b'"b"') + torn)
         with Answers(path) as found:
             assert found.finished == {"b"} and found.failed == 0
