@@ -125,6 +125,8 @@ SETTINGS: dict[str, Setting] = {
     "RASE_MAX_QUEUE": Setting(
         _whole, "a whole number", 32, "Requests that may wait for a model, beside those that run."),
     "RASE_MAX_BODY": Setting(_bytes, _SIZE, 8 << 20, "The largest request body."),
+    "RASE_REQUEST_TIMEOUT": Setting(
+        seconds, _TIME, None, "How long any request may take, to the end of its answer; default: no bound."),
     "RASE_DRAIN_TIMEOUT": Setting(
         seconds, _TIME, 10.0, "How long running requests may go on when the server is told to end."),
     "RASE_LOG_FORMAT": Setting(

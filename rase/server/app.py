@@ -69,6 +69,7 @@ def create_app(
     max_body: int | None = None,
     ping_s: float = 10.0,
     drain_s: float | None = None,
+    request_s: float | None = None,
     api_keys: Collection[str] | None = None,
 ) -> Starlette:
     """Return an ASGI application that serves the models of ``registry``.
@@ -77,8 +78,9 @@ def create_app(
     ``SessionCache`` to share loaded models with the host, or None for the one of this process.
     ``queue_limit`` requests may wait per model. ``allowed_hosts`` are Host names beyond the loopback ones,
     ``allowed_origins`` the web origins that may call (none), ``api_keys`` those of which a client must send
-    one. ``max_body`` is in bytes, the rest in seconds: between pings of a silent stream, and for running
-    requests when the server shuts down. What is None is what ``rase.settings`` says.
+    one. ``max_body`` is in bytes, the rest in seconds: between pings of a silent stream, for running requests
+    when the server shuts down, and for any request until its answer ends. What is None is what
+    ``rase.settings`` says.
     """
     from rase.session_cache import process_cache
     from rase.store import open_store
@@ -86,7 +88,7 @@ def create_app(
     if registry is None or isinstance(registry, (str, os.PathLike)):
         registry = open_store(registry)
     cache = process_cache() if cache is None else cache
-    runner = Runner(registry, cache, device=device, queue_limit=queue_limit)
+    runner = Runner(registry, cache, device=device, queue_limit=queue_limit, request_s=request_s)
     api = _Api(
         runner, max_body=env.get("RASE_MAX_BODY") if max_body is None else max_body, ping_s=ping_s,
         drain_s=env.get("RASE_DRAIN_TIMEOUT") if drain_s is None else drain_s,
@@ -177,7 +179,7 @@ class _Api:
             del body
             if job is None:
                 job = await self._admit(request, await self._only_model())
-            self.runner.submit(job, call.requests, stream=call.stream)
+            self.runner.submit(job, call.requests, stream=call.stream, timeout=call.timeout)
             started = await job.ready
             if call.keep_alive is not None:
                 self._keep(started.model, call.keep_alive)

@@ -69,6 +69,7 @@ _COMMON: dict[str, Rule] = {
     "logprobs": _honoured("chat: true or false; completions: 0 to 20 alternatives"),
     "stream": _honoured("server-sent events"),
     "keep_alive": _honoured("how long the model stays loaded after this: seconds or 5m; negative: for ever"),
+    "timeout": _honoured("seconds, or 30s: how long the request may take; the server may allow less"),
     "stream_options": _honoured("include_usage; its other members are ignored"),
     "response_format": _refused("only plain text is produced", lambda v: v is None or v == {"type": "text"}),
     "grammar": _refused("answers cannot be constrained"),

@@ -8,6 +8,7 @@ others, and with this one when the reader has caught up.
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rase.completion import Completion, Piece, Running, TextRequest
+from rase.errors import DeadlineExceeded
 from rase.server.body import ClientGone
 
 __all__ = ["AHEAD", "Job", "Postbox", "Started"]
@@ -69,6 +71,8 @@ class Job:
         self.ready: asyncio.Future[Started] = asyncio.get_running_loop().create_future()
         self.done: asyncio.Future[list[Completion]] = asyncio.get_running_loop().create_future()
         self.stopped = False
+        self.since = time.monotonic()
+        self.deadline: float | None = None  # of the same clock
         self.withdraw: Callable[[], None] = lambda: None  # takes the job out of its lane
         self.running: list[Running] = []  # one for each prompt
         self._postbox = postbox
@@ -76,6 +80,7 @@ class Job:
         self._more = asyncio.Event()
         self._woken = self._held = self._reminded = False
         self._watcher: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         for future in (self.ready, self.done):
             future.add_done_callback(lambda f: f.cancelled() or f.exception())  # nobody may be waiting
 
@@ -95,6 +100,18 @@ class Job:
 
         self._watcher = asyncio.ensure_future(until_gone())
 
+    def end_within(self, seconds: float) -> None:
+        """End with ``DeadlineExceeded`` once ``seconds`` have passed since the job was made."""
+        self.deadline = self.since + seconds
+        left = self.deadline - time.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(left, self._expire)
+
+    def _expire(self) -> None:
+        """While it waits, loads or is being prepared; what runs is ended by its model's scheduler."""
+        if not self.running and self.deadline is not None:
+            late = time.monotonic() - self.deadline
+            self.cancel(DeadlineExceeded("the request did not end in time", late_s=late))
+
     def cancel(self, error: Exception | None = None) -> None:
         """Stop the work and let whoever waits see ``error``."""
         self.stopped = True
@@ -105,7 +122,10 @@ class Job:
         self.close()
 
     def close(self) -> None:
-        """Watch the client no more."""
+        """Watch the client and the clock no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None

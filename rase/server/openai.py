@@ -15,7 +15,7 @@ import msgspec
 
 from rase import env
 from rase.completion import MAX_CHOICES, ChatMessage, GenerationConfig, TextRequest, normalise_stop
-from rase.duration import seconds
+from rase.duration import FOREVER, seconds
 from rase.errors import InvalidRequest
 from rase.server import fields
 from rase.server.body import BOM, checked_json
@@ -69,6 +69,7 @@ class Common(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     keep_alive: float | str | None = None
     ignore_eos: bool | None = None
+    timeout: float | str | None = None
 
 
 class ChatBody(Common, kw_only=True):
@@ -98,7 +99,8 @@ class Call:
     stream: bool
     include_usage: bool
     logprobs: bool
-    keep_alive: float | None = None  # seconds
+    keep_alive: float | None = None  # seconds, as timeout
+    timeout: float | None = None
 
 
 B = TypeVar("B", bound=Common)
@@ -201,7 +203,8 @@ def _call(body: Common, requests: tuple[TextRequest, ...], logprobs: int | None)
         bool(body.stream),
         usage,
         logprobs is not None,
-        _keep_alive(body.keep_alive),
+        _duration("keep_alive", body.keep_alive),
+        _timeout(body.timeout),
     )
 
 
@@ -209,13 +212,18 @@ def _ignore_eos(body: Common) -> bool:
     return bool(env.get("RASE_IGNORE_EOS")) if body.ignore_eos is None else body.ignore_eos
 
 
-def _keep_alive(value: float | str | None) -> float | None:
+def _duration(name: str, value: float | str | None) -> float | None:
     try:
         return None if value is None else seconds(value)
     except ValueError:
-        _refuse(
-            "keep_alive", "keep_alive", expected="seconds, or a duration such as 5m", found=repr(value)[:40]
-        )
+        _refuse(name, name, expected="seconds, or a duration such as 5m", found=repr(value)[:40])
+
+
+def _timeout(value: float | str | None) -> float | None:
+    found = _duration("timeout", value)
+    if found is not None and not 0 < found < FOREVER:
+        _refuse("timeout", "timeout", expected="more than 0 seconds", found=repr(value)[:40])
+    return found
 
 
 def _config(body: Common, max_tokens: int | None, logprobs: int | None) -> GenerationConfig:

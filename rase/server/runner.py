@@ -19,6 +19,7 @@ from typing import Any
 
 from rase import env
 from rase.completion import Completion, Prepared, Running, TextRequest, prepare, start
+from rase.duration import FOREVER
 from rase.errors import ServerBusy
 from rase.server.job import Job, Postbox, Started
 
@@ -100,7 +101,7 @@ class _Lane:
         push = (lambda piece: job.push(number, piece)) if job.stream else None
         return start(
             session, prepared, push, None, lambda running: parts.end(number, running),
-            ahead=job.ahead if job.stream else None,
+            ahead=job.ahead if job.stream else None, deadline=job.deadline,
         )  # fmt: skip
 
     def _leave(self, job: Job, outcome: list[Completion] | BaseException) -> None:
@@ -135,10 +136,12 @@ class Runner:
     """All lanes of a server. Its methods, but ``join``, belong on the event loop."""
 
     def __init__(
-        self, registry: Any, cache: Any, *, device: Any = "auto", queue_limit: int | None = None
-    ) -> None:
+        self, registry: Any, cache: Any, *, device: Any = "auto", queue_limit: int | None = None,
+        request_s: float | None = None,
+    ) -> None:  # fmt: skip
         self.registry, self.cache, self.device = registry, cache, device
         self.queue_limit = env.get("RASE_MAX_QUEUE") if queue_limit is None else queue_limit
+        self.request_s: float | None = env.get("RASE_REQUEST_TIMEOUT") if request_s is None else request_s
         self._lanes: dict[str, _Lane] = {}
         self._postboxes: weakref.WeakKeyDictionary[Any, Postbox] = weakref.WeakKeyDictionary()
         self.draining = False  # no new requests are taken
@@ -160,9 +163,14 @@ class Runner:
         lane.admit(job)
         return job
 
-    def submit(self, job: Job, requests: Sequence[TextRequest], *, stream: bool) -> None:
-        """Queue what an admitted job is to do."""
+    def submit(
+        self, job: Job, requests: Sequence[TextRequest], *, stream: bool, timeout: float | None = None
+    ) -> None:
+        """Queue what an admitted job is to do, within ``timeout`` seconds and what any request may take."""
         job.requests, job.stream = requests, stream
+        bound = min(timeout or FOREVER, self.request_s or FOREVER)
+        if bound < FOREVER:
+            job.end_within(bound)
         self._lanes[job.model].enter(job)
 
     def _postbox(self) -> Postbox:
