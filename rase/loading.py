@@ -85,8 +85,10 @@ def load_program(
         context_length = _bounded(file.metadata, context_length)
         graph = models.build(file.metadata, file.tensors, architecture, context_length, kind)
         if kind == "embedding":  # vectors are kept, and met by others' vectors
-            numerics = "portable" if options.prefill == "auto" else options.numerics
-            options = replace(options, numerics=numerics, kv="f16")
+            options = replace(options, kv="f16")
+            if options.prefill == "auto":
+                portable = "portable" in backend.numerics
+                options = replace(options, numerics="portable") if portable else replace(options, prefill="f32")
         if graph.whole_input:  # the longest input is one step
             options = replace(options, max_batch_tokens=max(options.max_batch_tokens, graph.context_length))
         budget = plan_memory(backend, graph, file, options)
@@ -124,7 +126,8 @@ def plan_memory(backend: Backend, graph: Graph, file: ModelFile, options: Compil
     from rase.gguf.stream import buffer_bytes
 
     estimate = backend.estimate(graph, file.tensors, options)
-    available = available_memory()
+    own = backend.free_memory()
+    available = available_memory() if own is None else own
     reading = buffer_bytes(file, estimate.grain, estimate.threads)  # what is hashed and compiled
     needed = estimate.weights + estimate.scratch + reading + file.working_bytes + estimate.page
     if needed > available:

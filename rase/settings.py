@@ -61,6 +61,17 @@ def _count(text: str) -> int:
     return _whole(text, 1)
 
 
+def _limited(text: str) -> float:
+    value = seconds(text)
+    if not 0 < value < 1e9:
+        raise ValueError(text)
+    return value
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(sorted({_count(word) for word in _words(text)}))
+
+
 def _bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]i?)?B?", text.strip())
     if match is None:
@@ -104,7 +115,7 @@ def _only(*accepted: str) -> Callable[[str], Any]:
 _AT_LEAST_1 = "a whole number, at least 1"
 _SIZE = "bytes, or a size such as 12GB"
 _TIME = "seconds, or a duration such as 5m"
-_PARALLEL = "nothing: the cpu backend runs on one device"
+_LIMITED = "seconds above 0, or a duration such as 5m"
 
 SETTINGS: dict[str, Setting] = {
     # The server
@@ -190,13 +201,18 @@ SETTINGS: dict[str, Setting] = {
         "The backend that runs device cpu; 'reference' is the slow float64 oracle."),
     "RASE_PROFILE": Setting(_flag, "0 or 1", False, "Count the time of each phase; read once per process."),
     # What other backends know
+    "RASE_TORCH_WEIGHTS": Setting(
+        _choice("packed", "bf16"), "packed or bf16", "packed",
+        "Weights on an accelerator: as the file has them, or in bfloat16 (larger, unpacked once)."),
     "RASE_TENSOR_PARALLEL_SIZE": Setting(
-        _only("1"), "1: the cpu backend runs on one device", "1", "Devices that share a model."),
-    "RASE_TP_OPERATION_TIMEOUT_SECS": Setting(_only(), _PARALLEL, None, "How long these may take together."),
-    "RASE_TP_STARTUP_TIMEOUT_SECS": Setting(_only(), _PARALLEL, None, "How long their start may take."),
+        _count, _AT_LEAST_1, 1, "GPUs of this machine that share a model (device cuda)."),
+    "RASE_TP_OPERATION_TIMEOUT_SECS": Setting(
+        _limited, _LIMITED, 30.0, "How long one may wait for the others before the model is given up."),
+    "RASE_TP_STARTUP_TIMEOUT_SECS": Setting(
+        _limited, _LIMITED, 120.0, "How long their processes may take to start."),
     "RASE_CAPTURE_SIZES": Setting(
-        _only(""), "[]: the cpu backend captures no graphs", (), "Batch sizes to capture graphs for.",
-        many=True),
+        _sizes, "whole numbers, at least 1", (1, 2, 4, 8, 16, 32, 64),
+        "Batch sizes that CUDA graphs are captured for (device cuda); none: no graphs.", many=True),
     "RASE_MEM_FRACTION_STATIC": Setting(
         _only(), "nothing: no memory is reserved ahead; memory_budget and kv_cache bound it", None,
         "Share of a device's memory for weights and buffers."),

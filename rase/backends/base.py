@@ -252,6 +252,15 @@ class Backend(ABC):
     """A way to run graphs. A module of this package, or an entry point, names its class as ``BACKEND``."""
 
     name: str
+    numerics: tuple[str, ...] = ("fast", "portable")  # the classes that it has
+
+    def on(self, device: str) -> Backend:
+        """This backend for another device that it drives, by the names of ``DevicePreference``."""
+        return self
+
+    def free_memory(self) -> int | None:
+        """Bytes that its device has free for weights and pages; None where that is this machine's memory."""
+        return None
 
     @abstractmethod
     def available(self) -> tuple[bool, str]:
