@@ -145,8 +145,12 @@ def generate_llama_gguf(
 
 
 def gpu_info() -> str:
-    """``active: <adapter>`` when prompts are offloaded to a GPU, else ``inactive``."""
-    return "inactive"
+    """Whether prompts are offloaded to a GPU (``RASE_GPU=1``): ``active: <adapter>``, ``inactive``, or
+    ``fallback(runtime-failure)`` after the GPU failed while it was used.
+    """
+    from rase import device
+
+    return device.gpu_info()
 
 
 def probe_runtime(device: Device = "auto") -> str:

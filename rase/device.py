@@ -1,11 +1,15 @@
 """Devices: which backend runs a model, chosen by preference and proved by a real operation.
 
-Only the CPU exists today. ``Auto`` takes the best device that is present; a device asked for by name that
-is absent is an error, never a silent fallback.
+This is the one place that decides. ``Auto`` takes the best device that is present: CUDA, else Metal, else the
+CPU. A device asked for by name that is absent is an error, never a silent fallback.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import platform
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -16,7 +20,11 @@ from rase.errors import BackendError, BackendUnavailable, InvalidRequest
 if TYPE_CHECKING:
     from rase.backends.base import Backend
 
-__all__ = ["DevicePreference", "RuntimeDevice"]
+__all__ = ["DevicePreference", "RuntimeDevice", "gpu_info"]
+
+_DRIVER = "torch"  # the backend of accelerators
+# What a machine with such a device has, so that auto need not import a large package to find none.
+_CUDA_NODES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 
 
 class DevicePreference(Enum):
@@ -26,6 +34,7 @@ class DevicePreference(Enum):
     Cpu = "cpu"
     Cuda = "cuda"
     Metal = "metal"
+    Xpu = "xpu"
 
     @classmethod
     def parse(cls, value: DevicePreference | str) -> DevicePreference:
@@ -58,11 +67,19 @@ class RuntimeDevice:
         if isinstance(preference, RuntimeDevice):
             return preference
         wanted = DevicePreference.parse(preference)
-        if wanted in (DevicePreference.Cuda, DevicePreference.Metal):
+        if wanted is DevicePreference.Auto:
+            for found in (DevicePreference.Cuda, DevicePreference.Metal):
+                if _likely(found) and _accelerator(found).available()[0]:
+                    return cls(found.value, _DRIVER)
+            wanted = DevicePreference.Cpu
+        if wanted is DevicePreference.Cpu:
+            return cls("cpu", env.get("RASE_BACKEND"))
+        present, reason = _accelerator(wanted).available()
+        if not present:
             raise BackendUnavailable(
-                f"device '{wanted.value}'", expected="a backend for it", found="only the cpu backend",
+                f"device '{wanted.value}'", expected="one that is present, and its driver", found=reason,
                 hint="Use device 'cpu' or 'auto'.")  # fmt: skip
-        return cls("cpu", env.get("RASE_BACKEND"))
+        return cls(wanted.value, _DRIVER)
 
     def is_accelerated(self) -> bool:
         """Whether the device is something faster than the CPU."""
@@ -72,7 +89,7 @@ class RuntimeDevice:
         """Return the backend. Raises ``BackendUnavailable`` with the reason when it cannot run here."""
         from rase.backends import get_backend
 
-        backend = get_backend(self.backend_name)
+        backend = get_backend(self.backend_name).on(self.name)
         usable, reason = backend.available()
         if not usable:
             raise BackendUnavailable(f"backend '{self.backend_name}'", found=reason)
@@ -102,5 +119,25 @@ class RuntimeDevice:
         detail = self.backend().available()[1]
         return {
             "device": self.name, "backend": self.backend_name, "accelerated": self.is_accelerated(),
-            "detail": detail,
+            "detail": detail, "gpu": gpu_info(),
         }  # fmt: skip
+
+
+def gpu_info() -> str:
+    """Whether prompts are offloaded to a GPU."""
+    return "inactive"
+
+
+def _accelerator(device: DevicePreference) -> Backend:
+    from rase.backends import get_backend
+
+    return get_backend(_DRIVER).on(device.value)
+
+
+def _likely(device: DevicePreference) -> bool:
+    """Whether it is worth to load the driver and ask it."""
+    if importlib.util.find_spec(_DRIVER) is None:
+        return False
+    if device is DevicePreference.Metal:
+        return sys.platform == "darwin" and platform.machine() == "arm64"
+    return sys.platform == "win32" or any(map(os.path.exists, _CUDA_NODES))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rase import env
 from rase.device import RuntimeDevice
-from rase.errors import InsufficientMemory
+from rase.errors import InsufficientMemory, InvalidSetting
 from rase.memory import available_memory
 
 if TYPE_CHECKING:
@@ -76,6 +76,11 @@ def load_program(
     from rase.models.files import open_model
 
     backend = device.backend()
+    if not backend.parallel and (size := env.get("RASE_TENSOR_PARALLEL_SIZE")) != 1:
+        raise InvalidSetting(
+            f"tensor_parallel_size on device '{device.name}'", expected="1: one device has all of a model",
+            found=str(size), hint="Unset RASE_TENSOR_PARALLEL_SIZE, or use device 'cuda'.",
+        )  # fmt: skip
     options = CompileOptions(
         prefill=env.get("RASE_PREFILL"), numerics=env.get("RASE_NUMERICS"),
         max_batch_tokens=env.get("RASE_MAX_BATCH_TOKENS"), kv=kv or env.get("RASE_KV"),
@@ -88,7 +93,9 @@ def load_program(
             options = replace(options, kv="f16")
             if options.prefill == "auto":
                 portable = "portable" in backend.numerics
-                options = replace(options, numerics="portable") if portable else replace(options, prefill="f32")
+                options = (
+                    replace(options, numerics="portable") if portable else replace(options, prefill="f32")
+                )
         if graph.whole_input:  # the longest input is one step
             options = replace(options, max_batch_tokens=max(options.max_batch_tokens, graph.context_length))
         budget = plan_memory(backend, graph, file, options)

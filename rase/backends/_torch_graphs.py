@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DecodeGraphs"]
 
+
 class DecodeGraphs:
     """The captured steps of one program, made when they are first needed."""
 

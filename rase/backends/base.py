@@ -253,6 +253,7 @@ class Backend(ABC):
 
     name: str
     numerics: tuple[str, ...] = ("fast", "portable")  # the classes that it has
+    parallel = False  # whether RASE_TENSOR_PARALLEL_SIZE means anything to it
 
     def on(self, device: str) -> Backend:
         """This backend for another device that it drives, by the names of ``DevicePreference``."""

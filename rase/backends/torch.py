@@ -33,6 +33,7 @@ class TorchBackend(Backend):
 
     name = "torch"
     numerics = ("fast",)
+    parallel = True
 
     def __init__(self, device: str = "cpu") -> None:
         self.device = device

@@ -85,7 +85,7 @@ def json_option(command: Command) -> Command:
 
 def device_option(command: Command) -> Command:
     """Add --device."""
-    choice = click.Choice(["auto", "cpu", "cuda", "metal"])
+    choice = click.Choice(["auto", "cpu", "cuda", "metal", "xpu"])
 
     def chosen(ctx: click.Context, option: click.Parameter, value: str | None) -> str:
         return value or str(env.get("RASE_DEVICE"))

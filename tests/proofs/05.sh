@@ -1,5 +1,19 @@
 # List 05: other devices, operations, more than one machine. Sourced by wheelhouse-ci/proofs.
 
+. wheelhouse-ci/heavy.sh
+
+# torch PYTEST-ARGUMENTS: with torch, for its CPU device.
+torch() {
+    heavy_environment torch torch==2.13.0 >/dev/null
+    beside torch checks -s --timeout 900 "$@"
+}
+
+proof 1 "The contract suite passes for reference and cpu; planted faults are seen" \
+    checks tests/backends/test_reference.py tests/backends/test_cpu.py tests/backends/test_contract.py
+proof torch "The contract suite passes for torch; planted faults are seen" torch tests/proofs/test_05_torch.py
+proof 3 "Two processes that share a model give the logits of one; one killed, the other says so in time" \
+    torch tests/proofs/test_05_parallel.py
+
 operations=tests/proofs/test_05_operations.py
 
 # measured TESTS...: proofs of speed, with the first claim on the processor: servers and clients share it as they do
