@@ -9,13 +9,15 @@
         ...
 
 ``Transport`` fits ``httpx`` and ``httpx2`` clients, synchronous and asynchronous, under asyncio and trio; it
-answers whatever ``create_app`` answers, byte for byte. The application runs on an event loop of its own in
-one thread, so a client may block, and closing a response stops the work behind it at the next step.
+answers whatever ``create_app`` answers, byte for byte, as it comes. The application runs on an event loop of
+its own in one thread, so a client may block: the model goes on for as much as a connection would hold, and
+for as long as it would. Closing a response stops the work behind it at the next step.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import queue
 import threading
@@ -32,6 +34,7 @@ from rase.server.app import create_app
 __all__ = ["BASE_URL", "Transport", "async_openai_client", "openai_client"]
 
 BASE_URL = "http://localhost/v1"
+ROOM = 64  # writes of the application that may wait for the client
 
 
 class Transport:
@@ -68,7 +71,7 @@ class Transport:
 
         while not exchange.started():
             wait()
-        body = _sync_body(library)(exchange, wait)
+        body = _sync_body(library)(exchange, library, wait)
         return library.Response(exchange.status, headers=exchange.headers, stream=body)
 
     async def handle_async_request(self, request: Any) -> Any:
@@ -83,7 +86,7 @@ class Transport:
         except BaseException:  # the task was cancelled
             exchange.leave()
             raise
-        body = _async_body(library)(exchange, bell)
+        body = _async_body(library)(exchange, library, bell)
         return library.Response(exchange.status, headers=exchange.headers, stream=body)
 
     def close(self) -> None:
@@ -133,8 +136,10 @@ class _Exchange:
 
     def __init__(self, transport: Transport, request: Any, body: bytes) -> None:
         self.status, self.headers = 0, []  # type: ignore[var-annotated]
-        self.done = False
-        self.chunks: deque[bytes] = deque()
+        self.done = self.complete = False
+        self._chunks: deque[bytes] = deque()
+        self._full = False
+        self._room = asyncio.Event()
         self._transport, self._body = transport, body
         self._notify: Callable[[], object] = lambda: None
         self._gone = threading.Event()
@@ -162,10 +167,29 @@ class _Exchange:
         """The client wants no more."""
         self._gone.set()
         if self._left is not None and not self.done:
-            try:
-                self._transport._loop.call_soon_threadsafe(self._left.set)
-            except RuntimeError:  # the transport is closed
-                return
+            self._call(self._left.set)
+            self._call(self._room.set)
+
+    def take(self) -> Iterator[bytes]:
+        """What has come of the body."""
+        while self._chunks:
+            chunk = self._chunks.popleft()
+            if self._full and len(self._chunks) < ROOM:
+                self._full = False
+                self._call(self._room.set)
+            yield chunk
+
+    def _call(self, function: Callable[[], object]) -> None:
+        """Let the transport's loop call ``function``, unless it is closed."""
+        with contextlib.suppress(RuntimeError):
+            self._transport._loop.call_soon_threadsafe(function)
+
+    async def _wait_for_room(self, left: asyncio.Event) -> None:
+        while len(self._chunks) >= ROOM and not left.is_set():
+            self._room.clear()
+            self._full = True  # before looking again: a client that takes something from now on tells
+            if len(self._chunks) >= ROOM and not left.is_set():
+                await self._room.wait()
 
     async def _run(self) -> None:
         self._left = left = asyncio.Event()
@@ -186,9 +210,12 @@ class _Exchange:
                 self.headers = message.get("headers", [])
                 self.status = message["status"]
                 self._notify()
-            elif body := message.get("body"):
-                self.chunks.append(body)
+                return
+            if body := message.get("body"):
+                self._chunks.append(body)
                 self._notify()
+            self.complete = self.complete or not message.get("more_body", False)
+            await self._wait_for_room(left)
 
         try:
             await self._transport._app(self._scope, receive, send)
@@ -197,17 +224,29 @@ class _Exchange:
             self._notify()
 
 
-class _SyncBody:
-    def __init__(self, exchange: _Exchange, wait: Callable[[], None]) -> None:
-        self._exchange, self._wait = exchange, wait
+class _Body:
+    """What comes of an answer, until it is complete."""
+
+    def __init__(self, exchange: _Exchange, library: Any) -> None:
+        self._exchange, self._library = exchange, library
+
+    def _end(self) -> None:
+        """The application has ended: well, or as a server that closes the connection."""
+        if not self._exchange.complete:
+            raise self._library.RemoteProtocolError("the answer ended before it was complete")
+
+
+class _SyncBody(_Body):
+    def __init__(self, exchange: _Exchange, library: Any, wait: Callable[[], None]) -> None:
+        super().__init__(exchange, library)
+        self._wait = wait
 
     def __iter__(self) -> Iterator[bytes]:
-        exchange = self._exchange
         while True:
-            done = exchange.done  # before looking: what came until then is there
-            while exchange.chunks:
-                yield exchange.chunks.popleft()
+            done = self._exchange.done  # before looking: what came until then is there
+            yield from self._exchange.take()
             if done:
+                self._end()
                 return
             self._wait()
 
@@ -215,17 +254,18 @@ class _SyncBody:
         self._exchange.leave()
 
 
-class _AsyncBody:
-    def __init__(self, exchange: _Exchange, bell: Bell) -> None:
-        self._exchange, self._bell = exchange, bell
+class _AsyncBody(_Body):
+    def __init__(self, exchange: _Exchange, library: Any, bell: Bell) -> None:
+        super().__init__(exchange, library)
+        self._bell = bell
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        exchange = self._exchange
         while True:
-            done = exchange.done
-            while exchange.chunks:
-                yield exchange.chunks.popleft()
+            done = self._exchange.done
+            for chunk in self._exchange.take():
+                yield chunk
             if done:
+                self._end()
                 return
             await self._bell.wait()
 

@@ -13,6 +13,7 @@ import openai
 import pytest
 
 import rase
+from rase.engine.sequence import Sequence
 from rase.errors import BackendError
 from rase.registry import ModelRegistry
 from rase.server import inprocess
@@ -85,6 +86,72 @@ def test_pieces_come_while_the_answer_is_generated_and_leaving_stops_it(
     assert "".join(chunk.choices[0].delta.content or "" for chunk in seen).startswith("alpha ")
     wait_until(lambda: idle(app), 5)
     assert client.chat.completions.create(**CHAT).choices[0].message.content == TEXT
+
+
+class Brake:
+    """Counts the tokens that the model makes, and stops it before the one that ``held`` names."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tokens, self.held, self.go = 0, 10**9, threading.Event()
+        real = Sequence.take
+
+        def take(sequence: Sequence, row: Any, observer: Any) -> bool:
+            self.tokens += 1
+            if self.tokens == self.held:
+                assert self.go.wait(10), "nobody has seen the first piece"
+            return real(sequence, row, observer)
+
+        monkeypatch.setattr(Sequence, "take", take)
+
+
+def test_the_first_piece_is_there_before_the_last_token_is_chosen(
+    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brake = Brake(monkeypatch)
+    brake.held = 6  # the end token
+    with client.chat.completions.create(**CHAT, stream=True) as stream:
+        text = ""
+        for chunk in stream:
+            text += chunk.choices[0].delta.content or ""
+            if text:
+                brake.go.set()
+    assert text == TEXT and brake.tokens == 6
+
+
+def test_a_reader_that_stops_holds_its_own_answer_and_gets_all_of_it(
+    client: openai.OpenAI, app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brake = Brake(monkeypatch)
+    asked = {**ENDLESS, "max_tokens": 5000}
+    with client.chat.completions.create(**asked, stream=True) as stream:
+        text = next(stream).choices[0].delta.content or ""
+        last, deadline = -1, time.monotonic() + 10
+        while last < brake.tokens and time.monotonic() < deadline:
+            last = brake.tokens
+            time.sleep(0.3)
+        assert 0 < brake.tokens < 4000, "the model runs far ahead of its reader"
+        assert client.chat.completions.create(**CHAT).choices[0].message.content == TEXT
+        text += "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    assert text == "".join(WORDS[i % len(WORDS)] for i in range(5000))
+
+
+def test_an_answer_that_is_cut_is_an_error(app: Any) -> None:
+    """As from a server that closes the connection: nobody takes a part for the whole."""
+    http = pytest.importorskip("httpx")
+
+    async def cut(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+
+    async def read() -> None:
+        async with http.AsyncClient(transport=inprocess.Transport(app=cut)) as client:
+            await client.get(inprocess.BASE_URL)
+
+    client = http.Client(transport=inprocess.Transport(app=cut))
+    with client, pytest.raises(http.RemoteProtocolError):
+        client.get(inprocess.BASE_URL)
+    with pytest.raises(http.RemoteProtocolError):
+        asyncio.run(read())
 
 
 def test_a_timeout_ends_the_request_on_both_sides(client: openai.OpenAI, app: Any) -> None:
