@@ -49,6 +49,7 @@ __all__ = ["BACKEND", "REVISION", "CpuBackend", "CpuProgram", "select_variant"]
 
 REVISION = 2  # of the arithmetic: a change of any bit raises it
 _KV = {"f16": 0, "q8_0": 1}  # RASE_KV_* of kernels.h
+_POPULATE_FROM = 4 << 20  # bytes of pages that are worth a thread
 _ROPE_STEP = 1024  # positions by which rotary tables grow
 
 
@@ -185,6 +186,8 @@ class CpuProgram(Program):
             if more > 0:
                 slab = Arena(more * size, f"the KV cache ({more * PAGE_TOKENS} more tokens)")
                 self._keep.append(slab)
+                if slab.nbytes >= _POPULATE_FROM:
+                    slab.populate()
                 self._addresses[one] += [slab.address + i * size for i in range(more)]
                 self._walker.set_pages(one, self._addresses[one])
                 reserved[one] = n

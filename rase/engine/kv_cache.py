@@ -8,6 +8,7 @@ token: a sequence needs the page that it stands in and the one that it writes, a
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ __all__ = ["ABSENT", "OutOfPages", "PagePool", "SequencePages"]
 
 ABSENT = -1  # in a page table: no page, or one that the window has left behind
 _STATE_SEQUENCES = 8  # whose states get a share of the memory beside one sequence of the whole context
+_AHEAD_BYTES = 64 << 20  # of pages that are reserved before they are needed,
+_LARGE_PAGE = 1 << 20  # where a page has so many bytes that getting it from the system takes time
 _FIRST_STEP = 8  # pages of the first reservation: 256 tokens at 32 tokens a page
 
 
@@ -58,6 +61,11 @@ class PagePool:
     def in_use(self) -> tuple[int, ...]:
         """Number of pages with at least one reference, by cache group."""
         return tuple(group.in_use for group in self._groups)
+
+    def make_ready(self) -> None:
+        """Reserve what the first requests will need, so that the program can get it before they come."""
+        for group in self._groups:
+            group.make_ready()
 
     def allocate(self, group: int) -> int:
         """Return a page id with one reference; its contents are undefined.
@@ -115,6 +123,8 @@ class _GroupPool:
     def __init__(self, program: Program, group: int, capacity: int, budget: int) -> None:
         self._program, self._group, self._budget = program, group, budget
         self.capacity = capacity
+        size = program.page_bytes[group]
+        self._ahead = max(_AHEAD_BYTES // size, 1) if size >= _LARGE_PAGE else 0
         self._references: list[int] = []  # by page id; 0 = free
         self._free: list[int] = []  # heap of the ids below len(_references) that nobody uses
         self._reserved = 0  # pages that the program has storage for
@@ -130,9 +140,17 @@ class _GroupPool:
             page = len(self._references)
             if page >= self._reserved:
                 self._grow(page + 1)
+            elif self._ahead:
+                self.make_ready()
             self._references.append(0)
         self._references[page] = 1
         return page
+
+    def make_ready(self) -> None:
+        """Have some pages in reserve, if there is memory for them."""
+        if self._ahead and len(self._references) + self._ahead >= self._reserved < self.capacity:
+            with contextlib.suppress(OutOfPages):
+                self._grow(self._reserved + 1)
 
     def retain(self, page: int) -> None:
         self._check(page)
@@ -154,7 +172,8 @@ class _GroupPool:
     def _grow(self, needed: int) -> None:
         if needed > self.capacity:
             raise self._out(needed, self._budget)
-        generous = min(self.capacity, max(_FIRST_STEP, self._reserved + self._reserved // 2, needed))
+        step = max(2 * self._ahead, self._reserved // 2)
+        generous = min(self.capacity, max(_FIRST_STEP, self._reserved + step, needed))
         for wanted in (generous, needed):  # the spare pages are only there to grow less often
             try:
                 self._program.reserve_pages(wanted, self._group)

@@ -89,6 +89,31 @@ def test_storage_grows_with_use_and_not_for_every_page():
     assert storage.calls[0] == 8, "a short prompt takes little"
 
 
+def test_large_pages_are_reserved_before_they_are_needed():
+    storage = Storage()
+    storage.page_bytes = (16 << 20,)  # 64 MiB ahead are four pages
+    pool = PagePool(storage, 40 * storage.page_bytes[0])
+    pool.make_ready()
+    pool.make_ready()
+    assert storage.calls == [8]
+    for page in range(40):
+        before = storage.calls[-1]
+        assert pool.allocate(0) == page < before, "every page was ready"
+        assert storage.calls[-1] > page + 4 or storage.calls[-1] == 40
+    with pytest.raises(InsufficientMemory):
+        pool.allocate(0)
+
+
+def test_what_is_ready_ahead_is_given_up_where_memory_is_short():
+    storage = Storage(limit=5)
+    storage.page_bytes = (16 << 20,)
+    pool = PagePool(storage, 40 * storage.page_bytes[0])
+    pool.make_ready()
+    assert [pool.allocate(0) for _ in range(5)] == list(range(5))
+    with pytest.raises(InsufficientMemory):
+        pool.allocate(0)
+
+
 def test_when_spare_pages_do_not_fit_the_needed_one_still_does():
     storage = Storage(limit=10)
     pool = PagePool(storage, 10**9)
