@@ -29,6 +29,7 @@ def summary(found: Sequence[Seen]) -> dict[str, Any]:
     """Figures of one run, in seconds. Whoever got no whole answer waited for ever."""
     ok = [seen for seen in found if seen.ok]
     never = [math.inf] * (len(found) - len(ok))
+    unheard = [math.inf for seen in found if not seen.ok for _ in range(max(1, seen.asked - 1))]
     gaps = [b - a for seen in ok for a, b in zip(seen.times, seen.times[1:], strict=False)]
     per_token = [
         (seen.times[-1] - seen.times[0]) / (len(seen.times) - 1) for seen in ok if len(seen.times) > 1
@@ -45,7 +46,7 @@ def summary(found: Sequence[Seen]) -> dict[str, Any]:
         "requests": len(found), "answered": len(ok), "refused": sum(seen.status == 503 for seen in found),
         "ttft": percentiles([*(seen.times[0] for seen in ok), *never]),
         "tpot": percentiles([*per_token, *never]),
-        "itl": percentiles([*gaps, *never]),
+        "itl": percentiles([*gaps, *unheard]),
         "e2e": percentiles([*(seen.times[-1] for seen in ok), *never]),
         "tokens_per_second": sum(len(seen.times) for seen in ok) / seconds,
         "goodput": good / len(found) if found else 0.0,

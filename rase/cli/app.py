@@ -73,6 +73,7 @@ ROOT = {
     "batch": ("rase.cli.batch:batch", "Answer a file of requests (OpenAI's batch format)."),
     "bench": ("rase.cli.bench:bench", "Measure how fast a model runs here."),
     "ps": ("rase.cli.ps:ps", "List the models that a running server has loaded."),
+    "health": ("rase.cli.health:health", "Ask a running server how it is."),
     "runtime": ("rase.cli.app:runtime", "Look at the machine."),
     "config": ("rase.cli.app:config", "Look at the settings."),
 }

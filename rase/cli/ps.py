@@ -9,19 +9,18 @@ from typing import Any
 import click
 
 from rase.cli.common import common_options, hint, json_option, print_json, print_table, printable, size_text
+from rase.cli.remote import get, unavailable, url_option
 
 __all__ = ["ps"]
 
-URL = "http://127.0.0.1:8080"
-
 
 @click.command()
-@click.option("--url", default=URL, show_default=True, help="The server's address.")
+@url_option
 @json_option
 @common_options
 def ps(url: str, as_json: bool) -> None:
     """List the models that a running server has loaded, the last used one first."""
-    models = _ask(url.rstrip("/").removesuffix("/v1") + "/v1/ps")
+    models = _ask(url + "/v1/ps")
     if as_json:
         print_json(models)
         return
@@ -48,16 +47,7 @@ def _leaves(model: dict[str, Any], now: float) -> str:
 
 def _ask(url: str) -> list[dict[str, Any]]:
     """The server's list. Raises ``BackendUnavailable`` when no server of ours answers there."""
-    from urllib.request import ProxyHandler, build_opener
-
-    from rase.errors import BackendUnavailable
-
     try:
-        with build_opener(ProxyHandler({})).open(url, timeout=5.0) as answer:  # a server is no web page
-            found = json.loads(answer.read(1 << 20))["data"]
-            return [model for model in found if isinstance(model["id"], str)]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BackendUnavailable(
-            f"no rase server answers at {url}", found=str(getattr(error, "reason", error))[:80],
-            hint="Start one with 'rase serve', or name its address with --url.",
-        ) from None  # fmt: skip
+        return [model for model in json.loads(get(url))["data"] if isinstance(model["id"], str)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise unavailable(url, type(error).__name__) from None

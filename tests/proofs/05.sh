@@ -42,5 +42,20 @@ proof 6 "Readiness: unavailable within 2 s of a stopped scheduler, and during th
     checks --timeout 300 $operations -k "scheduler or readiness"
 proof 7 "SIGTERM under load, 50 times: every stream ends with [DONE] or an error event, status 0" \
     checks --timeout 900 $operations -k ends_well
-proof 8 "Cases HTT-7, HTT-9 and SEC-3; baseline objects hold no AVX" \
-    checks --timeout 600 tests/cases/test_htt.py tests/cases/http/test_log_http.py tests/server/test_guard.py tests/kernels/test_baseline.py
+proof 8 "Cases HTT-7, HTT-9, SEC-3 and PLT-1: emulated processors from SSE2 up; baseline objects hold no AVX" \
+    checks --timeout 600 tests/cases/test_htt.py tests/cases/http/test_log_http.py tests/server/test_guard.py \
+    tests/kernels/test_baseline.py tests/kernels/test_sse2.py tests/cases/test_plt_emulated.py
+# The wheel of this platform: built, audited, tried as a user would and on emulated processors.
+wheel() {
+    wheelhouse-ci/wheel
+    wheelhouse-ci/smoke
+    figure "$(basename dist/rase_llm-*.whl), stable ABI audited"
+    "$python" -m venv "$work/env"
+    "$work/env/bin/python" -m pip install -q dist/rase_llm-*.whl
+    (cd "$work" && env/bin/python "$ROOT/wheelhouse-ci/try_wheel.py")
+    RASE_PROOF_PYTHON=$work/env/bin/python checks --timeout 600 tests/cases/test_plt_emulated.py
+}
+
+proof wheel "The wheel: audited (auditwheel, abi3audit), tried in an empty folder and on x86-64-v2 and v3" wheel
+proof container "The Dockerfile, step by step in bare Debian roots: ready, healthy, answers, ends" \
+    checks --timeout 3000 tests/proofs/test_05_container.py
