@@ -56,9 +56,9 @@ def _text(name: str, value: Any) -> str:
         return "(set)"
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
-    return {None: "", True: "yes", False: "no"}.get(
-        value, f"{value:g}" if isinstance(value, float) else str(value)
-    )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _describe(name: str, value: Any, source: str) -> dict[str, Any]:

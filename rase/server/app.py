@@ -188,9 +188,9 @@ class _Api:
             n = call.requests[0].n
             if call.stream:
                 known["stream"] = 1
-                job.done.add_done_callback(lambda done: _note(known, done))
                 self._host.watch()
-                return JobStream(job, reply, n, ping_s=self.ping_s)
+                done = job.done
+                return JobStream(job, reply, n, ping_s=self.ping_s, over=lambda: _note(known, done))
             completions = await job.done
             job.close()
             _note(known, job.done)

@@ -11,7 +11,7 @@ loop about one write a step each, and fewer when it is busy.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.responses import Response
@@ -62,8 +62,12 @@ class JobStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, job: Job, reply: Reply, n: int, *, ping_s: float) -> None:
-        self._job, self._reply, self._n, self._ping_s = job, reply, n, ping_s
+    def __init__(
+        self, job: Job, reply: Reply, n: int, *, ping_s: float,
+        over: Callable[[], object] = lambda: None,
+    ) -> None:  # fmt: skip
+        """``over`` is called when the stream has ended, however it did."""
+        self._job, self._reply, self._n, self._ping_s, self._over = job, reply, n, ping_s, over
         self._silent = True  # since the clock was looked at
         self.status_code, self.background = 200, None
         self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no"})
@@ -83,6 +87,7 @@ class JobStream(Response):
         finally:
             self._clock.cancel()
             self._job.cancel()
+            self._over()
 
     def _wind(self) -> None:
         self._clock = asyncio.get_running_loop().call_later(self._ping_s, self._look)

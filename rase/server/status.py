@@ -71,13 +71,14 @@ class Status:
         import psutil
 
         process = psutil.Process()
+        times = process.cpu_times()
         answers = self._answers.snapshot()
         errors = sum(count for (_, _, status), count in answers.items() if status >= 500)
         return {
             "version": rase.__version__, "uptime_s": round(time.time() - self._started, 1),
             "http": {"requests": sum(answers.values()), "errors": errors},
             "memory": {"resident": process.memory_info().rss, "available": available_memory()},
-            "processor": {"seconds": sum(process.cpu_times()[:2]), "threads": process.num_threads()},
+            "processor": {"seconds": round(sum(times[:2]), 2), "threads": process.num_threads()},
             "models": [self._model(model) for model in self._runner.cache.loaded()],
         }  # fmt: skip
 

@@ -62,6 +62,15 @@ def test_option_before_environment_before_project_before_user_before_default(
     assert "elsewhere" in table and "--store" in table and "RASE_MAX_BATCH" not in table
 
 
+def test_values_are_shown_as_people_write_them(rase: Rase, project: Path) -> None:
+    (project / "rase.toml").write_text(
+        "port = 0\ninsecure = false\nmodels = ['a', 'b']\nkeep_alive = '90s'\n"
+    )
+    rows = [line.rsplit("  ", 1)[0].split() for line in rase("config", "show").out.splitlines()]
+    assert ["port", "0"] in rows and ["insecure", "no"] in rows
+    assert ["models", "a,", "b"] in rows and ["keep_alive", "90"] in rows
+
+
 def test_config_path(rase: Rase, project: Path, user: Path) -> None:
     (project / "rase.toml").write_text("")
     lines = rase("config", "path").out.splitlines()

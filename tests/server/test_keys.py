@@ -116,3 +116,19 @@ def test_unless_it_is_forced_or_has_keys(
     said = capsys.readouterr().err
     assert ("anyone who does can use the models" in said) == ("insecure" in options)
     assert KEY not in said and "No model is registered yet" in said
+
+
+def test_a_mounted_application_asks_for_them_as_well(tmp_path: Path) -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+    from starlette.testclient import TestClient
+
+    from rase.server.app import create_app
+
+    host = Starlette(routes=[Mount("/llm", create_app(tmp_path / "store", api_keys=(KEY,)))])
+    client = TestClient(host, base_url="http://127.0.0.1")
+    assert client.get("/llm/health").status_code == 200
+    assert client.get("/llm/ready").status_code == 200
+    assert client.get("/llm/v1/models").status_code == 401
+    assert client.get("/llm/metrics").status_code == 401
+    assert client.get("/llm/v1/models", headers={"X-API-Key": KEY}).status_code == 200

@@ -44,6 +44,26 @@ def test_request_ids(server: RunningServer, given: str, kept: bool) -> None:
     wait_until(lambda: any(f"id={name}" in line for line in server.log))
 
 
+def test_the_line_of_a_stream_says_how_it_ended(server: RunningServer) -> None:
+    headers = {"Content-Type": "application/json", "X-Request-Id": "stream-1"}
+    server.post("/v1/chat/completions", chat_body("counted", stream=True), headers)
+    with server.send(
+        "/v1/chat/completions",
+        chat_body("endless", stream=True, max_tokens=50_000),
+        "X-Request-Id: left-1\r\n",
+    ) as sock:
+        sock.recv(100)
+    lines: dict[str, str] = {}
+
+    def there() -> bool:
+        lines.update({line.rsplit("id=", 1)[1]: line for line in server.log if "id=" in line})
+        return {"stream-1", "left-1"} <= lines.keys()
+
+    wait_until(there)
+    assert "completion=2" in lines["stream-1"] and 'finish="stop"' in lines["stream-1"]
+    assert 'error="client_closed"' in lines["left-1"]
+
+
 def test_refusals_have_an_id_too(server: RunningServer) -> None:
     answer = server.get("/v1/models", {"Host": "evil.example", "X-Request-Id": "mine"})
     assert answer.status == 403 and answer.headers["x-request-id"] == "mine"
