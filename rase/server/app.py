@@ -51,6 +51,7 @@ from rase.server.replies import (
 from rase.server.runner import Runner
 from rase.server.sse import JobStream
 from rase.server.status import Status
+from rase.server.turnstile import Turnstile
 
 __all__ = ["create_app"]
 
@@ -117,14 +118,16 @@ def create_app(
         from rase.server.tracing import span_writer
 
         listeners.append(span_writer())
-    guard = Middleware(
-        Guard, hosts=env.get("RASE_ALLOW_HOST") if allowed_hosts is None else allowed_hosts,
-        origins=env.get("RASE_ALLOW_ORIGIN") if allowed_origins is None else allowed_origins,
-        keys=Keys(keys_of_settings() if api_keys is None else api_keys), listeners=listeners,
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "hosts": env.get("RASE_ALLOW_HOST") if allowed_hosts is None else allowed_hosts,
+        "origins": env.get("RASE_ALLOW_ORIGIN") if allowed_origins is None else allowed_origins,
+        "keys": Keys(keys_of_settings() if api_keys is None else api_keys), "listeners": listeners,
+    }  # fmt: skip
     app = Starlette(
-        routes=routes, middleware=[guard], lifespan=lifespan, exception_handlers={HTTPException: _http_error}
+        routes=routes, middleware=[Middleware(Guard, **options)], lifespan=lifespan,
+        exception_handlers={HTTPException: _http_error},
     )  # fmt: skip
+    app.state.turnstile = Turnstile(Guard(app, **options), runner)
     app.router.redirect_slashes = False
     app.state.runner, app.state.readiness = runner, readiness
     return app

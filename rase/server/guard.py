@@ -85,14 +85,13 @@ class Guard:
             await self.app(scope, receive, send)
             return
         started, status = time.perf_counter(), 0
-        name = facts(scope)["id"] = _request_id(scope)
+        facts(scope)["id"] = _request_id(scope)
 
         async def watched_send(message: Any) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = name
-                self._add_cors(scope, message)
+                self.stamp(scope, message)
             await send(message)
 
         try:
@@ -104,23 +103,45 @@ class Guard:
                 await error_response(error)(scope, receive, watched_send)
             # else: the response is cut, which the server closes the connection for
         finally:
-            seconds = time.perf_counter() - started
-            for listener in self.listeners:
-                listener(scope, status, seconds)
+            self.tell(scope, status, time.perf_counter() - started)
+
+    def check(self, scope: Any) -> dict[str, str]:
+        """Name a request that comes another way, and return its headers; raises ``Refused`` as it must."""
+        facts(scope)["id"] = _request_id(scope)
+        headers = self._checked_headers(scope)
+        self._check_key(scope, headers)
+        return headers
+
+    def stamp(self, scope: Any, message: Any) -> None:
+        """Add to the head of an answer what every answer has."""
+        MutableHeaders(scope=message)["x-request-id"] = facts(scope)["id"]
+        self._add_cors(scope, message)
+
+    def tell(self, scope: Any, status: int, seconds: float) -> None:
+        """Count and log a request that has ended."""
+        for listener in self.listeners:
+            listener(scope, status, seconds)
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        self._check(scope, headers)
+        headers = self._checked_headers(scope)
         if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             await Response(status_code=204, headers=_CORS)(scope, receive, send)
             return
+        self._check_key(scope, headers)
+        await self.app(scope, receive, send)
+
+    def _check_key(self, scope: Any, headers: dict[str, str]) -> None:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if self.keys and path not in OPEN and not self.keys.admit(headers):
             raise Refused(
                 401, "invalid_api_key", "this server asks for an API key",
                 expected="Authorization: Bearer KEY", hint="Ask whoever runs it for a key.",
             )  # fmt: skip
-        await self.app(scope, receive, send)
+
+    def _checked_headers(self, scope: Any) -> dict[str, str]:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self._check(scope, headers)
+        return headers
 
     def _check(self, scope: Any, headers: dict[str, str]) -> None:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:

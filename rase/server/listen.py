@@ -79,7 +79,9 @@ class Server(uvicorn.Server):
         self._exiting, self._changed = False, asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         super().__init__(config)
-        vars(self.server_state)["reception"] = Reception(self._changed.set)
+        vars(self.server_state).update(
+            reception=Reception(self._changed.set), turnstile=getattr(app.state, "turnstile", None)
+        )
         self._app, self._drain_s = app, drain_s
         self._prepare = prepare
         self._preparing: asyncio.Task[None] | None = None

@@ -21,6 +21,7 @@ from rase.server.framing import StrictConnection
 from rase.server.guard import MAX_HEADERS
 from rase.server.reception import Reception
 from rase.server.transport import GatheringTransport
+from rase.server.turnstile import Turnstile
 
 __all__ = ["GuardedProtocol"]
 
@@ -32,11 +33,14 @@ class GuardedProtocol(H11Protocol):
     write_stall = 30.0
     linger_seconds = 5.0
     linger_bytes = 64 << 20
+    body_wait = 0.05  # for a body that comes apart from its head, while some queue is full
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._reception: Reception = vars(self.server_state).setdefault("reception", Reception())
+        self._turnstile: Turnstile | None = vars(self.server_state).get("turnstile")
         self._waiting: bytearray | None = None  # what came before its request may enter
+        self._held = False  # it had its turn, and waits for its body
         self.conn = StrictConnection(h11.SERVER, MAX_HEADERS)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._lingered = 0
@@ -70,8 +74,10 @@ class GuardedProtocol(H11Protocol):
             self._waiting += data
             if len(self._waiting) > MAX_HEADERS:
                 self.flow.pause_reading()
+            if "body" in self._timers:
+                self._body_late()
         elif self._begins() and not data.startswith(b"GET "):
-            self._waiting = bytearray(data)
+            self._waiting, self._held = bytearray(data), False
             self._stop("head")  # it is we who let it wait
             self._unset_keepalive_if_required()
             self._reception.wait(self._enter)
@@ -82,11 +88,40 @@ class GuardedProtocol(H11Protocol):
         """Whether a request begins with what comes next."""
         return self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
 
-    def _enter(self) -> None:
+    def _enter(self) -> bool:
+        """Hand on what has come; True where nothing is: it was refused, is held, or its client is gone."""
         data, self._waiting = self._waiting, None
-        if data is not None and not self.transport.is_closing():
-            self.flow.resume_reading()
-            super().data_received(bytes(data))
+        if data is None or self.transport.is_closing():
+            return True
+        self.flow.resume_reading()
+        if self._turnstile is not None:
+            answer = self._turnstile.refuse(bytes(data), self.client, self.server)
+            if answer is not None:
+                self._tell(*answer)
+                return True
+            if not self._held and self._turnstile.expects_more(bytes(data)):  # many send their body apart
+                self._waiting, self._held = data, True
+                self._start("body", self.body_wait, self._body_late)
+                return True
+        super().data_received(bytes(data))
+        return False
+
+    def _body_late(self) -> None:
+        self._stop("body")
+        self._reception.wait(self._enter)
+
+    def _tell(self, headers: list[tuple[bytes, bytes]], body: bytes, close: bool) -> None:
+        """Write a 503, after which the connection is as it was before the request."""
+        head = [b"HTTP/1.1 503 Service Unavailable"]
+        head += [name + b": " + value for name, value in (*self.server_state.default_headers, *headers)]
+        head += [b"connection: close"] if close else []
+        self.transport.write(b"\r\n".join((*head, b"", body)))
+        if close:
+            self.transport.close()
+        else:  # as after an answer
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def handle_events(self) -> None:
         super().handle_events()

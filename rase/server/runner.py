@@ -43,13 +43,19 @@ class _Lane:
         with self._change:
             if self._closed:
                 raise ServerBusy("the server is shutting down")
-            if len(self.jobs) >= self._limit:
-                raise ServerBusy(
-                    f"the queue of model '{self.model}' is full", found=f"{len(self.jobs)} requests",
-                    hint="Try again later.",
-                )  # fmt: skip
+            if (refusal := self.full()) is not None:
+                raise refusal
             job.withdraw = lambda: self._withdraw(job)
             self.jobs.add(job)
+
+    def full(self) -> ServerBusy | None:
+        """How it refuses who comes now, or None while there is a place."""
+        if len(self.jobs) < self._limit:
+            return None
+        return ServerBusy(
+            f"the queue of model '{self.model}' is full", found=f"{len(self.jobs)} requests",
+            hint="Try again later.",
+        )  # fmt: skip
 
     def enter(self, job: Job) -> None:
         """Let an admitted job run when its turn comes."""
@@ -162,6 +168,16 @@ class Runner:
         job = Job(model, self._postbox())
         lane.admit(job)
         return job
+
+    def full(self, model: str) -> ServerBusy | None:
+        """How ``admit`` would refuse a request for ``model`` because of its queue, or None."""
+        lane = self._lanes.get(model)
+        return None if lane is None or self.draining else lane.full()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether some model's queue is full."""
+        return any(lane.full() is not None for lane in self._lanes.values())
 
     def submit(
         self, job: Job, requests: Sequence[TextRequest], *, stream: bool, timeout: float | None = None
