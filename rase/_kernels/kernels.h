@@ -26,7 +26,7 @@ enum { RASE_ACT_F32 = 0, RASE_ACT_Q16_32 = 1, RASE_ACT_Q16_256 = 2, RASE_HALF = 
  * Q16_256: blocks of 256; sides = for each block the 16 sums of 16 activations 254 * high + low, then the 8 sums of 32, each sum
  * as a pair (low, high) with sum = 128 * high + low, so that one dot step of two int16 multiplies it.
  * Layout: q (m, 2, cols) with the high half first; wide (m / 4 rounded up, cols / 32, 4, 32); sums (m, 2, cols / 32); sides (m, cols / 256, 24, 2);
- * d and dsums (m, cols / block); f32 (m, stride). Rows beyond the last, up to a multiple of four, may be read: what is there
+ * d and dsums (m, cols / block); f32 (m, stride). Up to seven rows beyond the last may be read: what is there
  * reaches nobody. */
 typedef struct {
     const float *f32;

@@ -140,11 +140,11 @@ cdef class Variant:
         if out.shape[0] != m or out.shape[1] < last_group * r or packed.shape[0] < last_group * <int64_t>group_bytes:
             raise ValueError("out must be (m, groups * R)")
         cdef rase_act act
-        cdef int8_t *q = <int8_t *>malloc(2 * m * cols + 64)
-        cdef int16_t *both = <int16_t *>malloc(2 * (m + 3) * cols + 64)
-        cdef float *d = <float *>malloc(4 * (m + 3) * cols)
-        cdef float *dsums = <float *>malloc(4 * (m + 3) * cols)
-        cdef void *s = malloc(8 * (m + 3) * cols)
+        cdef int64_t room = (m + 7) * cols
+        cdef int8_t *q = <int8_t *>malloc(2 * room)
+        cdef int16_t *both = <int16_t *>malloc(2 * room)
+        cdef float *d = <float *>malloc(4 * room), *dsums = <float *>malloc(4 * room)
+        cdef void *s = malloc(8 * room)
         if q == NULL or both == NULL or d == NULL or dsums == NULL or s == NULL:
             free(q); free(both); free(d); free(dsums); free(s)
             raise MemoryError
@@ -162,6 +162,8 @@ cdef class Variant:
         with nogil:
             fmt.dot(&packed[0] + first_group * group_bytes, last_group - first_group, cols, &act, 0, m,
                     &out[0, first_group * r], out.shape[1])
+            if self.tiles != NULL:
+                self.tiles.end()
         free(q); free(both); free(d); free(dsums); free(s)
 
     def quantize_32(self, const float[::1] x, int8_t[::1] q, int16_t[::1] wide, float[::1] d, int32_t[::1] sums,

@@ -86,7 +86,7 @@ cdef class Walker(RowSteps):
     cdef void work(self, int worker, int workers) noexcept nogil:
         """What every worker does: for each phase, take units until none is left, then wait until all are done."""
         cdef uint64_t state = rase_fp_enter()
-        cdef bint attends, tiles = self.tiles != NULL and self.n_tokens > self.n_generated
+        cdef bint attends, tiles = self.tiles != NULL
         cdef Phase *phase
         cdef rase_tickets *tickets
         cdef int64_t begin = 0

@@ -331,7 +331,7 @@ class Lowering:
     def act_bytes(self, kind: str, cols: int, routed: bool) -> tuple[int, int, int, int, int]:
         """Bytes of q, wide, d, sums or sides, dsums of an activation buffer, as kernels.h lays them out."""
         rows = self.buffers.max_rows * (self._top_k if routed else 1)
-        rows += -rows % 4  # kernels read them by fours
+        rows += 4 + -rows % 4  # up to seven rows beyond the last may be read
         if kind == "bf16":  # whole tiles of 16 rows x 32 depths; the other arrays are not used
             return -(-rows // 16) * -(-cols // 32) * TILE_BYTES, 0, 0, 0, 0
         block, of_block = (32, 8) if kind == "q16_32" else (256, 96)  # bytes of a block's sums or sides

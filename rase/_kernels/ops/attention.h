@@ -257,8 +257,14 @@ static void attention_q8_0(const rase_attention_task *task) { attend(task, &read
 
 #if defined(RASE_TILES)
 #include "tiles_attention.h"
-static void tiled_f16(const rase_attention_task *task) { attend_in_tiles(RASE_KV_F16, task); }
-static void tiled_q8_0(const rase_attention_task *task) { attend_in_tiles(RASE_KV_Q8_0, task); }
+static void tiled_f16(const rase_attention_task *task) {
+    tiles_bf16();
+    attend_in_tiles(RASE_KV_F16, task);
+}
+static void tiled_q8_0(const rase_attention_task *task) {
+    tiles_bf16();
+    attend_in_tiles(RASE_KV_Q8_0, task);
+}
 static size_t task_scratch(int64_t group, int64_t stride) {
     size_t plain = attention_scratch(group, stride), tiled = tiles_attention_scratch(group, stride);
     return plain > tiled ? plain : tiled;

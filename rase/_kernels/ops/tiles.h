@@ -25,21 +25,35 @@ enum { TILE_BYTES = 1024, TILE_DEPTH = 32, TILE_STRIDE = 8 }; /* TILE_STRIDE: st
 #define TILE_ZERO(T) __asm__ volatile("tilezero %%tmm" #T : :)
 #define TILE_DOT(C, A, B) __asm__ volatile("tdpbf16ps %%tmm" #B ", %%tmm" #A ", %%tmm" #C : :)
 
-/* Eight tiles of 16 rows of 64 bytes for the calling thread. The operand is the whole 64-byte structure: gcc 12's own intrinsic
- * names 8 bytes of it, and the stores before it vanish. */
-static void tiles_begin(void) {
-    struct configuration {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } c __attribute__((aligned(64)));
-    memset(&c, 0, sizeof c);
-    c.palette = 1;
+/* What the tile registers of this thread are configured for, 0 for nothing known: a configuration costs some 300 cycles, so each
+ * kernel asks for its own and most often finds it. */
+enum { TILES_BF16 = 1, TILES_I8 = 2 };
+static _Thread_local int tiles_are;
+
+/* The operand is the whole 64-byte structure: gcc 12's own intrinsic names 8 bytes of it, and the stores before it vanish. */
+typedef struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} __attribute__((aligned(64))) tile_configuration;
+
+static void tiles_configure(const tile_configuration *c, int what) {
+    __asm__ volatile("ldtilecfg %0" : : "m"(*c));
+    tiles_are = what;
+}
+/* Eight tiles of 16 rows of 64 bytes. */
+static void tiles_bf16(void) {
+    if (tiles_are == TILES_BF16) return;
+    tile_configuration c = {.palette = 1};
     for (int t = 0; t < 8; t++) c.row_bytes[t] = 64, c.rows[t] = 16;
-    __asm__ volatile("ldtilecfg %0" : : "m"(c));
+    tiles_configure(&c, TILES_BF16);
 }
 
-static void tiles_end(void) { __asm__ volatile("tilerelease" : :); }
+static void tiles_begin(void) { tiles_are = 0; } /* who computed in this thread meanwhile is not known */
+static void tiles_end(void) {
+    if (tiles_are) __asm__ volatile("tilerelease" : :);
+    tiles_are = 0;
+}
 
 static inline __m512i two_bf16(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
 
@@ -228,6 +242,7 @@ static void tile_sums_out(float *to, int64_t out_stride, int64_t m, const int tw
 static void tiles_multiply(const uint8_t *left, int64_t all_steps, int64_t first, int64_t steps, int64_t m, const uint8_t *right,
                            int64_t n_groups, float *sums, float *out, int64_t out_stride) {
     const int64_t left_stride = all_steps * TILE_BYTES, right_stride = steps * TILE_BYTES, pairs = (n_groups + 1) / 2;
+    tiles_bf16();
     left += first * TILE_BYTES;
     for (int64_t i = 0; i < m; i += 32, left += 2 * left_stride, sums += pairs * 4 * 256) {
         const int two_rows = m - i > 16;
@@ -279,6 +294,7 @@ static void tiles_few(const rase_format *format, const uint8_t *groups, int64_t 
     const int64_t stride = (cols + 31) / 32 * TILE_BYTES;
     const int row_tiles = (int)((m + 15) / 16), turn = turned && format->tile_rows;
     const rase_tile_target to = {weights, turn ? turned : left, stride, row_tiles};
+    tiles_bf16();
     for (int64_t t = 0; turn && t < row_tiles * stride; t += TILE_BYTES) tile_turn(left + t, turned + t);
     for (int64_t g = 0; g < n_groups; g++, groups += format->group_bytes(cols), out += 16) {
         TILE_ZERO(0);

@@ -3,16 +3,47 @@
 #ifndef RASE_QUANTS_BLOCK256_MANY_H
 #define RASE_QUANTS_BLOCK256_MANY_H
 
+#if defined(RASE_WIDE_GROUPS) || defined(RASE_FOUR_ROWS)
+/* The scale of a sub-block, to be multiplied with its codes as int16, and what the offset takes. */
+typedef struct {
+#ifdef RASE_SCALE_PAIRS
+    rb even, odd;
+#else
+    rh scale;
+#endif
+    rh less;
+} block256_factor;
+TEMPLATE block256_factor block256_scale(const block256 f, const rb *scales, int h, int i) {
+    block256_factor factor;
+#ifdef RASE_SCALE_PAIRS
+    factor.even = rb_scale_pairs(scales[h], i), factor.odd = rb_shl(factor.even, 8);
+    if (f.offset) factor.less = rh_scaled(rb_set1((uint8_t)f.offset), factor.even);
+#else
+    factor.scale = f.signed_scales ? rh_twice_i8(scales[h], i) : rh_twice_u8(scales[h], i);
+    factor.less = rh_mul(factor.scale, rh_set1((int16_t)f.offset));
+#endif
+    return factor;
+}
+/* scale * (code - offset) of bytes 0 and 2, and of bytes 1 and 3, of every lane. */
+TEMPLATE void block256_scaled(const block256 f, rb codes, const block256_factor *factor, rh *even, rh *odd) {
+#ifdef RASE_SCALE_PAIRS
+    *even = rh_scaled(codes, factor->even), *odd = rh_scaled(codes, factor->odd);
+#else
+    *even = rh_mul(rh_even_u8(codes), factor->scale), *odd = rh_mul(rh_odd_u8(codes), factor->scale);
+#endif
+    if (f.offset) *even = rh_sub(*even, factor->less), *odd = rh_sub(*odd, factor->less);
+}
+#endif
+
 #ifdef RASE_WIDE_GROUPS
 TEMPLATE void block256_wide_subs(const block256 f, const uint8_t *block, const uint8_t *expanded, const rb *scales, int h, int16_t *to) {
     UNROLL(i, 4) {
-        rh scale = f.signed_scales ? rh_twice_i8(scales[h], i) : rh_twice_u8(scales[h], i);
-        rh less = rh_mul(scale, rh_set1((int16_t)f.offset));
+        const block256_factor factor = block256_scale(f, scales, h, i);
         UNROLL(v, f.sub / 4) {
-            rb w = block256_code(f, block, expanded, h, i, v);
-            rh even = rh_mul(rh_even_u8(w), scale), odd = rh_mul(rh_odd_u8(w), scale);
-            rh_store(to, f.offset ? rh_sub(even, less) : even);
-            rh_store(to + 2 * RASE_R, f.offset ? rh_sub(odd, less) : odd);
+            rh even, odd;
+            block256_scaled(f, block256_code(f, block, expanded, h, i, v), &factor, &even, &odd);
+            rh_store(to, even);
+            rh_store(to + 2 * RASE_R, odd);
             to += 4 * RASE_R;
         }
     }
@@ -50,13 +81,11 @@ TEMPLATE void block256_rows_subs(const block256 f, const uint8_t *block, const u
     KEEP_POINTERS(fours)
     UNROLL(i, 4) {
         read_ahead_of_rows(block + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
-        rh scale = f.signed_scales ? rh_twice_i8(scales[h], i) : rh_twice_u8(scales[h], i);
-        rh less = rh_mul(scale, rh_set1((int16_t)f.offset));
+        const block256_factor factor = block256_scale(f, scales, h, i);
         UNROLL(step, f.sub / 4) {
             const int v = part < f.sub ? step : block256_step(f, step), k = i * f.sub + 4 * v;
-            rb w = block256_code(f, block, expanded, h, i, v);
-            rh even = rh_mul(rh_even_u8(w), scale), odd = rh_mul(rh_odd_u8(w), scale);
-            if (f.offset) even = rh_sub(even, less), odd = rh_sub(odd, less);
+            rh even, odd;
+            block256_scaled(f, block256_code(f, block, expanded, h, i, v), &factor, &even, &odd);
             rows_dots(sum, even, odd, fours, k / RASE_WIDE_COLS * WIDE_RUN + k % RASE_WIDE_COLS, n, f.run);
             const int end = i * f.sub + 4 * (step + 1); /* of the four sub-blocks */
             if (f.run <= 4 * f.sub ? end % f.run == 0 : end == 4 * f.sub && (h + 1) * end % f.run == 0) {
@@ -104,8 +133,17 @@ TEMPLATE void block256_rows(const block256 f, const uint8_t *group, int64_t cols
     }
     UNROLL(t, n) rf_store(sums + t * RASE_R, acc[t]);
 }
-#define BLOCK256_ROWS(NAME)                                                                                                         \
-    ROWS_OF(NAME, block256_rows(NAME, group, cols, act, row, sums, 4), block256_rows(NAME, group, cols, act, row, sums, 8))
+#ifdef RASE_TILES
+#include "block256_tiles.h"
+#define BLOCK256_EIGHT(NAME)                                                              \
+    if (block256_in_tiles(NAME)) block256_i8_rows(NAME, group, cols, act, row, sums);     \
+    else block256_rows(NAME, group, cols, act, row, sums, 8)
+#else
+#define BLOCK256_EIGHT(NAME) block256_rows(NAME, group, cols, act, row, sums, 8)
+TEMPLATE int block256_in_tiles(const block256 f) { (void)f; return 0; }
+#endif
+#define BLOCK256_ROWS(NAME) \
+    ROWS_OF(NAME, block256_rows(NAME, group, cols, act, row, sums, 4), BLOCK256_EIGHT(NAME), block256_in_tiles(NAME))
 #else
 #define BLOCK256_ROWS(NAME)
 #endif

@@ -162,10 +162,15 @@ enum { DOT_TILE = RASE_DOT_TILE };
  * in the cache while they pass. More rows go the way of wide.h: four or eight at a time by NAME_four(group, cols, act, first row, sums), or
  * many by NAME_wide(group, first block, count, panel). `row` from NAME_panel: a row costs R times its share, which a gather of embeddings never
  * feels. */
+#ifdef RASE_FOUR_ROWS
+#define ROWS_IN_TILES(NAME) NAME##_in_tiles()
+#else
+#define ROWS_IN_TILES(NAME) 0
+#endif
 #ifdef RASE_WIDE_GROUPS
 #include "wide.h"
 #define DOT_MANY(NAME, ...)                                                                                               \
-    if (m1 - m0 >= WIDE_ROWS) {                                                                                           \
+    if (m1 - m0 >= WIDE_ROWS && !ROWS_IN_TILES(NAME)) {                                                                                           \
         const wide_kind kind = {__VA_ARGS__};                                                                             \
         wide_dot(group, n_groups, NAME##_group_bytes(cols), &kind, NAME##_wide, cols, act, m0, m1, out, out_stride);      \
         return;                                                                                                           \

@@ -197,7 +197,8 @@ TEMPLATE void rows_dots(ri *sum, rh even, rh odd, const int16_t *const *fours, c
 TEMPLATE ri rows_sum(const ri *sum, int t, const int n, const int run) { return rows_chains(n, run) > 1 ? ri_add(sum[t], sum[n + t]) : sum[t]; }
 /* The compiler would make a pointer of its own for every row and depth, and keep them in memory. */
 #define KEEP_POINTERS(fours) __asm__("" : "+r"((fours)[0]), "+r"((fours)[1]));
-#define ROWS_OF(NAME, FOUR, EIGHT)                                                                                                  \
+#define ROWS_OF(NAME, FOUR, EIGHT, IN_TILES)                                                                                        \
+    TEMPLATE int NAME##_in_tiles(void) { return (IN_TILES); }                                                                       \
     static void NAME##_four(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) { FOUR; }            \
     static void NAME##_eight(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) { EIGHT; }
 #endif

@@ -210,6 +210,13 @@ static inline __m256i avx2_two(const int16_t *a) {
 static inline rh rh_load(const int16_t *p) { return _mm256_load_si256((const __m256i *)p); }
 static inline void rh_store(int16_t *p, rh x) { _mm256_store_si256((__m256i *)p, x); }
 /* Bytes 0 and 2, and 1 and 3, of every lane: the order of rase_act's `wide`. */
+/* Codes times a scale at once: bytes (s, 0, s, 0) of every lane for the even codes, moved up for the odd ones. |code * s| < 2^15. */
+#define RASE_SCALE_PAIRS 1
+static inline rb rb_scale_pairs(rb x, int i) {
+    const __m128i order = _mm_setr_epi32((int)0x80008000, (int)0x80048004, (int)0x80088008, (int)0x800c800c);
+    return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(_mm_add_epi32(order, _mm_set1_epi32(0x00010001 * i))));
+}
+static inline rh rh_scaled(rb codes, rb pairs) { return _mm256_maddubs_epi16(codes, pairs); }
 static inline rh rh_even_u8(rb x) { return _mm256_and_si256(x, _mm256_set1_epi16(255)); }
 static inline rh rh_odd_u8(rb x) { return _mm256_srli_epi16(x, 8); }
 static inline rh rh_even_i8(rb x) { return _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8); }

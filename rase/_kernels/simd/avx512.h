@@ -208,6 +208,13 @@ static inline rh rh_side(rb x, int i) {
     __m512i byte = ri_byte_u8(x, i);
     return _mm512_or_si512(byte, _mm512_slli_epi32(byte, 23));
 }
+/* Codes times a scale at once: bytes (s, 0, s, 0) of every lane for the even codes, moved up for the odd ones. |code * s| < 2^15. */
+#define RASE_SCALE_PAIRS 1
+static inline rb rb_scale_pairs(rb x, int i) {
+    const __m128i order = _mm_setr_epi32((int)0x80008000, (int)0x80048004, (int)0x80088008, (int)0x800c800c);
+    return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(_mm_add_epi32(order, _mm_set1_epi32(0x00010001 * i))));
+}
+static inline rh rh_scaled(rb codes, rb pairs) { return _mm512_maddubs_epi16(codes, pairs); }
 static inline ri ri_dot_rh(ri acc, rh w, const int16_t *a) {
     /* The compiler would load and broadcast apart. */
     __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*(const int16_t(*)[2])a));
