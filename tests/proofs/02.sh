@@ -3,14 +3,6 @@
 
 amx() { grep -qw amx_bf16 /proc/cpuinfo; }
 
-# measured TESTS...: proofs of speed, undisturbed.
-measured() {
-    local status=0
-    undisturbed "$python" -m pytest -p no:cacheprovider -q -m proof "$@" 2>&1 | tee "$work/log" || status=$?
-    ! grep -q '^SKIPPED' "$work/log" || { figure "a skipped test proves nothing" && return 1; }
-    return $status
-}
-
 # with_amx COMMAND...: or why not.
 with_amx() {
     if amx; then "$@"; else figure "left out: this processor has no AMX"; fi

@@ -3,14 +3,6 @@
 
 speed=tests/proofs/test_04_speed.py
 
-# measured TESTS...: proofs of speed, undisturbed.
-measured() {
-    local status=0
-    undisturbed "$python" -m pytest -p no:cacheprovider -q -m proof "$@" 2>&1 | tee "$work/log" || status=$?
-    ! grep -q '^SKIPPED' "$work/log" || { figure "a skipped test proves nothing" && return 1; }
-    return $status
-}
-
 # Builds and the model are made before anything is measured, and kept for the next time.
 ingredients() {
     local names=(avx512)

@@ -16,16 +16,6 @@ proof 3 "Two processes that share a model give the logits of one; one killed, th
 
 operations=tests/proofs/test_05_operations.py
 
-# measured TESTS...: proofs of speed, with the first claim on the processor: servers and clients share it as they do
-# every day, and whoever else computes here gets what they leave.
-measured() {
-    local status=0 first=()
-    nice -n -20 true 2>/dev/null && first=(nice -n -20)
-    "${first[@]}" "$python" -m pytest -p no:cacheprovider -q -m proof "$@" 2>&1 | tee "$work/log" || status=$?
-    ! grep -q '^SKIPPED' "$work/log" || { figure "a skipped test proves nothing" && return 1; }
-    return $status
-}
-
 # Builds of the peer are made before anything is measured, and kept for the next time.
 peers() {
     local names=(avx512)
