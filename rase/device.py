@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["DevicePreference", "RuntimeDevice", "gpu_info"]
 
 _DRIVER = "torch"  # the backend of accelerators
+_OFFLOAD = "wgpu"  # the one that takes prompt matrices from the CPU's to a GPU
 # What a machine with such a device has, so that auto need not import a large package to find none.
 _CUDA_NODES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 
@@ -73,7 +74,8 @@ class RuntimeDevice:
                     return cls(found.value, _DRIVER)
             wanted = DevicePreference.Cpu
         if wanted is DevicePreference.Cpu:
-            return cls("cpu", env.get("RASE_BACKEND"))
+            chosen = env.get("RASE_BACKEND")
+            return cls("cpu", _OFFLOAD if chosen == "cpu" and env.get("RASE_GPU") else chosen)
         present, reason = _accelerator(wanted).available()
         if not present:
             raise BackendUnavailable(
@@ -124,8 +126,12 @@ class RuntimeDevice:
 
 
 def gpu_info() -> str:
-    """Whether prompts are offloaded to a GPU."""
-    return "inactive"
+    """What became of ``RASE_GPU=1``: ``active: <adapter>``, ``fallback(runtime-failure)`` or ``inactive``."""
+    if not env.get("RASE_GPU"):
+        return "inactive"
+    from rase.backends import get_backend
+
+    return get_backend(_OFFLOAD).offload_status()
 
 
 def _accelerator(device: DevicePreference) -> Backend:

@@ -24,6 +24,7 @@ same facts as data (``error.data``), so that a caller can show them or act on th
     │   └── StoreLocked               another process holds the store's lock
     ├── BackendUnavailable            device, instruction set or extra that is absent here
     ├── BackendError                  a backend failed while running
+    │   └── DeviceLost                its device is gone, and it goes on without
     ├── InvalidLogits                 the model produced NaN or infinity
     ├── InsufficientMemory            does not fit, with the numbers
     ├── SessionBusy                   the session is in use by the calling thread
@@ -39,7 +40,7 @@ from typing import Any
 
 __all__ = [
     "BackendError", "BackendUnavailable", "Cancelled", "ChatTemplateError", "ContextLengthExceeded",
-    "CorruptModelFile", "DeadlineExceeded", "EngineError", "HubError", "InsufficientMemory",
+    "CorruptModelFile", "DeadlineExceeded", "DeviceLost", "EngineError", "HubError", "InsufficientMemory",
     "IntegrityMismatch",
     "InvalidGenerationConfig", "InvalidLogits", "InvalidModelId", "InvalidRequest", "InvalidSetting",
     "ManifestError", "ModelFileNotFound", "ModelNotFound", "NoChatTemplate", "ServerBusy", "SessionBusy",
@@ -231,6 +232,15 @@ class BackendError(EngineError):
     """A backend failed while it was running."""
 
     code = "backend_error"
+
+
+class DeviceLost(BackendError):
+    """A device failed in this step, and the program goes on without it, in another numerics class.
+
+    Nothing of the step counts, and pages that were written before hold what another arithmetic computed.
+    """
+
+    code = "device_lost"
 
 
 class InvalidLogits(EngineError):

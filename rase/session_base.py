@@ -45,12 +45,19 @@ class Session(ABC):
         program = loaded.program
         self.id, self.manifest, self.device = manifest.id, manifest, device
         self.tokenizer, self.context_length = tokenizer, context_length
-        self.numerics_class: str = program.numerics_class
-        self.fingerprint: str = fingerprint(
+        self._named, self._facts = program, (
             manifest.sha256, manifest.tokenizer_sha256, program.graph.architecture, context_length, variant,
-            self.numerics_class, rase.__version__)  # fmt: skip
+        )  # fmt: skip
         self.holders: weakref.WeakSet[Any] = weakref.WeakSet()
         self.used_at = time.monotonic()
+
+    @property
+    def numerics_class(self) -> str:
+        return self._named.numerics_class  # another one after a device was lost
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(*self._facts, self.numerics_class, rase.__version__)
 
     @property
     @abstractmethod

@@ -199,6 +199,11 @@ SETTINGS: dict[str, Setting] = {
     "RASE_BACKEND": Setting(
         str, "a backend's name", "cpu",
         "The backend that runs device cpu; 'reference' is the slow float64 oracle."),
+    "RASE_GPU": Setting(
+        _flag, "0 or 1", False,
+        "Multiply the matrices of prompts on a GPU (extra gpu), beside the CPU for all else."),
+    "RASE_GPU_SOFTWARE": Setting(
+        _flag, "0 or 1", False, "Let that GPU be a program of the CPU, such as lavapipe: for tests."),
     "RASE_PROFILE": Setting(_flag, "0 or 1", False, "Count the time of each phase; read once per process."),
     # What other backends know
     "RASE_TORCH_WEIGHTS": Setting(

@@ -49,6 +49,7 @@ ctypedef struct Step:
     Share share
     Rows space              # the batch's tokens, those that want logits, or one per token and chosen expert
     bint integer            # LINEAR, QUANTIZE: prompt rows too take the format's own path
+    bint elsewhere          # LINEAR: prompt rows are computed by the caller, between two runs of phases
     bint tiled              # ATTEND: prompt tokens in bf16 tiles
     bint bidirectional      # ATTEND: tokens see their whole run
     Index index             # EMBED
@@ -122,7 +123,7 @@ cdef class Plan:
     cdef Phase *phases
     cdef rase_tickets *tickets      # one per phase
     cdef rase_share *shares         # one per worker
-    cdef int n_phases
+    cdef int n_phases, first_phase, last_phase  # those that run
     cdef uint8_t **pages[MAX_CACHES]
     cdef int64_t scratch_floats, table_pages
     cdef float **scratch            # one per worker: dequantized panel or attention scratch

@@ -99,7 +99,7 @@ cdef class Plan:
         step.share = shares.get(kind, ROW_LOCAL)
         step.act, step.left = fields.pop("act", -1), fields.pop("left", -1)
         step.space = {"tokens": TOKENS, "outputs": OUTPUTS, "routed": ROUTED}[fields.pop("space", "tokens")]
-        step.integer = fields.pop("integer", True)
+        step.integer, step.elsewhere = fields.pop("integer", True), fields.pop("elsewhere", False)
         step.index = {"ids": IDS, "positions": POSITIONS, "first": FIRST}[fields.pop("index", "ids")]
         step.bidirectional = fields.pop("bidirectional", False)
         step.experts, step.top_k = fields.pop("experts", 0), fields.pop("top_k", 0)
@@ -170,6 +170,10 @@ cdef class Plan:
         s.tokens = self.k.attention_tokens(step.group)
         self.n_schedules += 1
         return 0
+
+    def steps_of_phases(self):
+        """The steps (first, last) of each phase, in order: what ``run`` can begin and end with."""
+        return [(self.phases[i].first, self.phases[i].last) for i in range(self.n_phases)]
 
     def finish(self):
         """Divide the steps into phases and allocate the workers' scratch; to be called once, after the last step."""

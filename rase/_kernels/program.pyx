@@ -41,10 +41,11 @@ cdef class Walker(RowSteps):
 
     def run(self, const int32_t[::1] ids, const int32_t[::1] positions, const int32_t[::1] sequences,
             const int32_t[:, :, ::1] page_tables, int64_t n_generated, const int32_t[::1] logits_rows,
-            float[:, ::1] logits, float[:, ::1] peaks, int threads, bint timed=False):
+            float[:, ::1] logits, float[:, ::1] peaks, int threads, bint timed=False, int first=0, int last=-1):
         """Run a checked batch; logits (m, padded vocabulary), peaks (m, 16 a whole block of RASE_PEAK_BLOCK logits).
 
-        With ``timed`` returns (unpack, linear, attention) nanoseconds of worker 0.
+        With ``timed`` returns (unpack, linear, attention) nanoseconds of worker 0. ``first`` and ``last`` bound the
+        phases that run: all of a batch have to, in order, and what is between two runs is the caller's time.
         """
         cdef int64_t i, n = ids.shape[0]
         if (n > self.max_rows or logits_rows.shape[0] > self.max_rows or peaks.shape[0] < logits_rows.shape[0]
@@ -73,7 +74,8 @@ cdef class Walker(RowSteps):
             rase_tickets_reset(&self.tickets[i])
         for i in range(threads):
             rase_share_reset(&self.shares[i])
-        self.timed = timed
+        self.timed, self.first_phase = timed, max(first, 0)
+        self.last_phase = self.n_phases if last < 0 else min(last, self.n_phases)
         memset(self.spent, 0, sizeof(self.spent))
         with nogil:
             if threads == 1:
@@ -93,7 +95,7 @@ cdef class Walker(RowSteps):
         cdef int i, unit, units, size, finished
         if tiles:
             self.tiles.begin()
-        for i in range(self.n_phases):
+        for i in range(self.first_phase, self.last_phase):
             phase, tickets = &self.phases[i], &self.tickets[i]
             if self.timed and worker == 0:
                 begin = rase_nanoseconds()
@@ -203,6 +205,8 @@ cdef class Walker(RowSteps):
         cdef float *out = self.logits if step.kind == LOGITS else step.out
         cdef Act *buffer
         cdef rase_act act
+        if step.elsewhere:
+            rows = own
         act.f32, act.f32_stride = step.x, step.x_stride
         if step.act >= 0:
             buffer = &self.acts[step.act]

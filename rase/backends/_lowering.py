@@ -5,7 +5,7 @@ Nothing here changes what is computed: a fusion has the bits of its parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from rase.backends._memory import Arena
@@ -86,14 +86,16 @@ class Lowering:
 
     def __init__(
         self, graph: Graph, formats: Mapping[str, int], act_kind: Any, kv_bytes: Callable[[int], int],
-        max_rows: int, prompt: str,
+        max_rows: int, prompt: str, elsewhere: Collection[str] = (),
     ) -> None:  # fmt: skip
+        self.elsewhere = frozenset(elsewhere)
         self.graph, self.formats, self.act_kind, self.prompt = graph, formats, act_kind, prompt
         self._kv_bytes = kv_bytes
         self.buffers = Buffers(max_rows)
         self.acts: list[tuple[str, int, bool]] = []  # (kind, cols, whether its rows are routed)
         self.ropes: list[Rope] = []
         self.steps: list[tuple[str, dict[str, Any]]] = []
+        self.places: list[Any] = []  # the memory of each slot, once emitted
         # One page of a cache group: its layers one after the other, each K of all heads, then V, or its state
         self.page_bytes = tuple(group.n_layers * self._layer_bytes(group) for group in graph.caches)
         self._slots: dict[int, int] = {}
@@ -195,19 +197,22 @@ class Lowering:
         self._step("bias", x=out, y=op.bias.name, out=out, cols=op.x.dim)
 
     def _linear(self, op: ops.Linear) -> None:
-        kind = self.act_kind(self.formats[op.weight.name])
+        kind, elsewhere = self.act_kind(self.formats[op.weight.name]), op.weight.name in self.elsewhere
         readers = [other for _, other in self._readers[op.x.id] if isinstance(other, ops.Linear)]
         formats = [self.formats[reader.weight.name] for reader in readers]
+        here = [format_id for format_id, reader in zip(formats, readers, strict=True)
+                if reader.weight.name not in self.elsewhere]  # fmt: skip
         kinds = [self.act_kind(format_id) for format_id in formats]
-        if any(self._in_tiles(format_id) for format_id in formats):
+        if any(self._in_tiles(format_id) for format_id in here):
             kinds.append("bf16")
         integer = self.prompt == "int8"
-        self._quantize(op.x, kinds, self._slots[op.x.id], "tokens", integer)
-        left = self._act("bf16", op.x.dim) if self._in_tiles(self.formats[op.weight.name]) else -1
+        self._quantize(op.x, kinds, self._slots[op.x.id], "tokens", integer and bool(here))
+        tiled = self._in_tiles(self.formats[op.weight.name]) and not elsewhere
+        left = self._act("bf16", op.x.dim) if tiled else -1
         out = self._new(op.out)
-        self._step("linear", integer=integer, x=op.x, act=self._act(kind, op.x.dim), left=left, out=out,
-                   cols=op.x.dim, rows=op.out.dim, format=self.formats[op.weight.name],
-                   packed=op.weight.name)  # fmt: skip
+        self._step("linear", integer=integer and not elsewhere, x=op.x, act=self._act(kind, op.x.dim),
+                   left=left, out=out, elsewhere=elsewhere, cols=op.x.dim, rows=op.out.dim,
+                   format=self.formats[op.weight.name], packed=op.weight.name)  # fmt: skip
         if op.bias is not None:
             self._step("bias", x=out, y=op.bias.name, out=out, cols=op.out.dim)
 
@@ -346,7 +351,8 @@ class Lowering:
     def emit(self, walker: Any, scratch: Arena, weights: Mapping[str, Any]) -> None:
         """Give every slot and weight its address and hand the steps to the walker."""
         sizes = [self.buffers.slot_bytes(slot) for slot in range(len(self.buffers.sizes))]
-        slots = [scratch.take(size).ctypes.data for size in sizes]
+        self.places = [scratch.take(size) for size in sizes]
+        slots = [place.ctypes.data for place in self.places]
         for act in self.acts:
             places = [scratch.take(part).ctypes.data for part in self.act_bytes(*act)]
             walker.add_act(KINDS[act[0]], act[1], *places)

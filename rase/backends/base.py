@@ -263,6 +263,10 @@ class Backend(ABC):
         """Bytes that its device has free for weights and pages; None where that is this machine's memory."""
         return None
 
+    def offload_status(self) -> str:
+        """Of one that offloads: ``active: <adapter>``, ``fallback(runtime-failure)`` or ``inactive``."""
+        return "inactive"
+
     @abstractmethod
     def available(self) -> tuple[bool, str]:
         """Whether this machine can run it, and why not, or with what (device, instruction set)."""

@@ -12,7 +12,7 @@ import ctypes
 import functools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rase.backends.limits import Limits
     from rase.gguf.formats import TensorInfo
 
-__all__ = ["BACKEND", "REVISION", "CpuBackend", "CpuProgram", "select_variant"]
+__all__ = ["BACKEND", "REVISION", "CpuBackend", "CpuProgram", "select_variant", "threads_of"]
 
 REVISION = 2  # of the arithmetic: a change of any bit raises it
 _KV = {"f16": 0, "q8_0": 1}  # RASE_KV_* of kernels.h
@@ -92,7 +92,7 @@ class CpuBackend(Backend):
         infos = weight_infos(graph, tensors)
         plan = self._lower(graph, infos, options)
         widest = max((weight.shape[-1] for weight in graph.weights.values()), default=0)
-        workers = max(_threads(options))
+        workers = max(threads_of(options))
         attention = [op for op in graph.ops if isinstance(op, ops.Attention)]
         shapes = {(op.n_heads // op.n_kv_heads, op.head_dim) for op in attention}
         tasks = (self.variant.attention_floats(*shape) for shape in shapes)
@@ -110,7 +110,7 @@ class CpuBackend(Backend):
     def compile(self, graph: Graph, weights: WeightSource, options: CompileOptions) -> Program:
         infos = weight_infos(graph, weights.tensors)
         plan = self._lower(graph, infos, options)
-        threads = _threads(options)
+        threads = threads_of(options)
         packed = PackedWeights(self.variant, infos, file_names(graph))
         weights.deliver(packed.grains, packed.take, max(threads))
         for rope in plan.ropes:
@@ -118,7 +118,11 @@ class CpuBackend(Backend):
                 check_rope_factors(rope.factors, packed.arrays[rope.factors])
         return CpuProgram(self.variant, plan, packed, options, threads)
 
-    def _lower(self, graph: Graph, infos: Mapping[str, TensorInfo], options: CompileOptions) -> Lowering:
+    def _lower(
+        self, graph: Graph, infos: Mapping[str, TensorInfo], options: CompileOptions,
+        elsewhere: Collection[str] = (),
+    ) -> Lowering:  # fmt: skip
+        """The plan; prompt rows of the matrices ``elsewhere`` are computed by the caller."""
         refuse_unknown(graph)
         matrices = {name: info for name, info in infos.items() if len(info.shape) > 1}
         for name, info in matrices.items():
@@ -130,7 +134,13 @@ class CpuBackend(Backend):
         prompt = self._prompt(options)
         kv_bytes = functools.partial(self.variant.kv_bytes, _KV[options.kv])
         return Lowering(
-            graph, formats, self.variant.activation_kind, kv_bytes, options.max_batch_tokens, prompt
+            graph,
+            formats,
+            self.variant.activation_kind,
+            kv_bytes,
+            options.max_batch_tokens,
+            prompt,
+            elsewhere,
         )
 
     def _prompt(self, options: CompileOptions) -> str:
@@ -157,7 +167,6 @@ class CpuProgram(Program):
         threads: tuple[int, int],
     ) -> None:
         from rase._kernels.exclusive import Exclusive, InUse
-        from rase._kernels.program import Walker
 
         self.graph, self.page_bytes, self.one_arithmetic = plan.graph, plan.page_bytes, plan.prompt == "int8"
         self.reserved_pages = (0,) * len(plan.page_bytes)
@@ -169,15 +178,28 @@ class CpuProgram(Program):
         self.threads = threads
         self._out_dim, self._rows = self.graph.output.dim, RowMemory()
         self._has_logits = any(isinstance(op, ops.Logits) for op in self.graph.ops)
-        pages = -(-self.graph.context_length // PAGE_TOKENS) + 1
-        self._walker: Any = Walker(variant, self.max_batch_tokens, max(threads), pages, _KV[options.kv])
-        self._keep: list[Any] = [weights, Arena(plan.scratch_bytes, "scratch memory")]
-        plan.emit(self._walker, self._keep[1], weights.arrays)
-        self._walker.finish()
-        self._ropes = [_RopeTable(rope, weights.arrays) for rope in plan.ropes]
         self._addresses: list[list[int]] = [[] for _ in plan.page_bytes]
+        self._keep: list[Any] = []  # memory of pages
+        self._weights: Any = weights
+        self._kv = options.kv
+        self._follow(plan)
         self._exclusive, self._in_use = Exclusive(), InUse
         self._pid = os.getpid()
+
+    def _follow(self, plan: Lowering) -> None:
+        """Walk the steps of ``plan`` from now on, over the weights and pages that there are."""
+        from rase._kernels.program import Walker
+
+        pages = -(-self.graph.context_length // PAGE_TOKENS) + 1
+        threads, kv, arrays = max(self.threads), _KV[self._kv], self._weights.arrays
+        self._walker: Any = Walker(self._variant, self.max_batch_tokens, threads, pages, kv)
+        self._scratch: Any = Arena(plan.scratch_bytes, "scratch memory")
+        plan.emit(self._walker, self._scratch, arrays)
+        self._walker.finish()
+        for group, addresses in enumerate(self._addresses):
+            if addresses:
+                self._walker.set_pages(group, addresses)
+        self._ropes = [_RopeTable(rope, arrays) for rope in plan.ropes]
 
     def reserve_pages(self, n: int, group: int | None = None) -> None:
         for one in range(len(self.page_bytes)) if group is None else (group,):
@@ -245,14 +267,18 @@ class CpuProgram(Program):
         threads = self.threads[0 if generated == n else 1]
         timed = profiling.enabled()
         start = _now() if timed else 0
-        spent = self._walker.run(
+        spent = self._walk(batch, generated, (
             batch.ids, batch.positions[0], batch.sequences, batch.page_tables, generated, batch.logits_rows,
             out, peaks, threads, timed,
-        )  # fmt: skip
+        ))  # fmt: skip
         if timed:
             _count(n - generated, _now() - start, spent)
         self.peaks = peaks if self._has_logits else None
         return out[:, : self._out_dim]
+
+    def _walk(self, batch: Batch, generated: int, arguments: tuple[Any, ...]) -> Any:
+        """All phases of the walker; what it says of the time spent."""
+        return self._walker.run(*arguments)
 
     def limits(self, buffer_bytes: int = 2 << 30) -> Limits | None:
         from rase.backends._limits import measure_limits
@@ -269,7 +295,8 @@ class CpuProgram(Program):
                 time.sleep(0.001)
 
     def _free(self) -> None:
-        self._walker, self._keep, self._ropes, self._addresses = None, [], [], []
+        self._walker = self._scratch = self._weights = None
+        self._keep, self._ropes, self._addresses = [], [], []
 
 
 class _RopeTable:
@@ -303,7 +330,7 @@ class _RopeTable:
         self.cos, self.sin = cos, sin
 
 
-def _threads(options: CompileOptions) -> tuple[int, int]:
+def threads_of(options: CompileOptions) -> tuple[int, int]:
     """Workers for a step of generated tokens only, and for one with prompt tokens."""
     return (options.threads, options.threads) if options.threads else (decode_threads(), prefill_threads())
 

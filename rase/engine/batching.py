@@ -20,11 +20,12 @@ from rase.engine.generation import GenerationStopReason
 from rase.engine.heartbeat import Heartbeat
 from rase.engine.kv_cache import OutOfPages
 from rase.engine.prefix_tree import PrefixTree
+from rase.engine.restart import start_again
 from rase.engine.sampler import Row
 from rase.engine.sequence import Sequence, State
 from rase.engine.stepping import Batches, Limits, Pace, Rows, share_out
 from rase.engine.turns import TURNS
-from rase.errors import DeadlineExceeded
+from rase.errors import DeadlineExceeded, DeviceLost
 
 if TYPE_CHECKING:
     from rase.backends.base import Program
@@ -91,6 +92,9 @@ class Batching:
                 logits = self.program.run(self._batches.make(parts))
                 seconds = time.perf_counter() - start
             self.heartbeat.ended()
+        except DeviceLost:
+            start_again(self)
+            return True
         except BaseException as error:
             for part in parts:
                 self.fail(part.sequence.request, error)
@@ -286,10 +290,10 @@ class Batching:
                     self.fail(sequence.request, error)  # the machine has less than was planned
                 else:
                     held = [other for other in victims if other.state is State.HELD]
-                    self._preempt((held or victims)[-1])
+                    self.preempt((held or victims)[-1])
         return False
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: Sequence) -> None:
         log.debug("preempted: a sequence of %d tokens gives way", len(sequence.tokens))
         held = sequence.state is State.HELD
         self._gave_way = True

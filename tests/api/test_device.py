@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import rase
 from rase import device
 from rase.backends import get_backend
 from rase.device import DevicePreference, RuntimeDevice
@@ -76,6 +77,15 @@ def test_a_device_asked_for_by_name_is_there_or_an_error(monkeypatch, name):
     Machine(monkeypatch)
     with pytest.raises(BackendUnavailable, match=f"device '{name}'.*found the {name} of this machine"):
         RuntimeDevice.select(DevicePreference(name))
+
+
+def test_offload_belongs_to_the_cpu_device_and_is_asked_for(monkeypatch):
+    assert RuntimeDevice.select("cpu").backend_name == "cpu" and rase.gpu_info() == "inactive"
+    monkeypatch.setenv("RASE_GPU", "1")
+    chosen = RuntimeDevice.select("cpu")
+    assert chosen.backend_name == "wgpu" and not chosen.is_accelerated()
+    monkeypatch.setenv("RASE_BACKEND", "reference")  # whoever names a backend gets it
+    assert RuntimeDevice.select("cpu").backend_name == "reference"
 
 
 def test_tensor_parallelism_on_the_cpu_is_refused_before_a_file_is_read(monkeypatch, tmp_path: Path):

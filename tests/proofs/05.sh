@@ -8,9 +8,21 @@ torch() {
     beside torch checks -s --timeout 900 "$@"
 }
 
+# lavapipe PYTEST-ARGUMENTS: with wgpu, for Mesa's Vulkan device in software.
+lavapipe() {
+    heavy_environment wgpu 'wgpu==0.32.*' >/dev/null
+    find /usr/share/vulkan/icd.d -name 'lvp_icd*' 2>/dev/null | grep -q . || install mesa-vulkan-drivers libvulkan1
+    beside wgpu checks -s --timeout 1500 "$@"
+}
+
 proof 1 "The contract suite passes for reference and cpu; planted faults are seen" \
     checks tests/backends/test_reference.py tests/backends/test_cpu.py tests/backends/test_contract.py
 proof torch "The contract suite passes for torch; planted faults are seen" torch tests/proofs/test_05_torch.py
+proof wgpu "The contract suite passes for wgpu on lavapipe; planted faults are seen" lavapipe tests/proofs/test_05_wgpu.py
+real() { RASE_PROOF_DEVICE=$1 "$2" tests/proofs/test_05_real.py "${@:3}"; }
+proof 2 "Prompts on lavapipe: 90 % of the matrix work, logits and text of the CPU; killed in a prompt, it completes" \
+    real wgpu lavapipe
+proof 2torch "SmolLM2 and a Qwen3 shape by torch: logits and text of the CPU" real torch torch -k "not killed"
 proof 3 "Two processes that share a model give the logits of one; one killed, the other says so in time" \
     torch tests/proofs/test_05_parallel.py
 
