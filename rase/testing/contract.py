@@ -14,7 +14,7 @@ import pytest
 from rase.backends.base import GENERATED, PROMPT, Batch
 from rase.errors import BackendError, ContextLengthExceeded, InvalidRequest
 from rase.testing.interrupts import interrupted
-from rase.testing.programs import decode_each, run_chunks
+from rase.testing.programs import assert_same_bits, decode_each, run_chunks
 from rase.testing.promises import Promises
 from rase.testing.random_model import RandomModel
 from rase.testing.tiny import TINY_LLAMA, TINY_QWEN3, WIDE_LLAMA, WIDE_QWEN3, ZOO, Mixed, Tiny
@@ -140,6 +140,15 @@ class ProgramContract(Promises):
                 found = program.run(Batch.of(ids, 0, [0, 1], PROMPT, rows, len(program.page_bytes)))
                 assert found.dtype == np.float32 and found.shape == (len(rows), tiny.vocab)
                 self.same(found, expected[rows], f"rows {rows}")
+
+    def test_peaks_are_those_of_the_rows(self) -> None:
+        """What a sampler looks at first, where a program gives it: two whole blocks of 256 logits."""
+        tiny = TINY_LLAMA.but(vocab=600)
+        with self.compile(tiny) as program:
+            found = run_chunks(program, tiny.ids(20))
+            if program.peaks is not None:
+                expected = found[:, :512].reshape(20, 2, 16, 16).max(2).reshape(20, 32)
+                assert_same_bits(np.asarray(program.peaks), expected, "peaks")
 
     def test_new_pages_keep_what_is_stored(self, tiny: RandomModel) -> None:
         ids = tiny.ids(90)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -112,3 +115,25 @@ def compiler(program):
         return made
 
     return compile
+
+
+OUTSIDE = """
+from rase.backends.cpu import CpuBackend
+from rase.testing import BackendContract
+
+class TestMine(BackendContract):
+    refused = ("attention with sinks",)
+
+    def backend(self):
+        return CpuBackend()
+"""
+
+
+def test_another_package_runs_the_contract_without_these_tests(tmp_path):
+    """In a folder of its own, where nothing of this checkout but the package can be imported."""
+    path = tmp_path / "test_mine.py"
+    path.write_text(OUTSIDE)
+    chosen = "every_op or (planted_fault and Scale) or closed or (reference and granite) or (copied)"
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=100)
+    assert done.returncode == 0 and "5 passed" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
