@@ -15,7 +15,7 @@ from bisect import insort
 from itertools import count
 from typing import TYPE_CHECKING
 
-from rase.engine.drafts import drafts_each, verify
+from rase.engine.drafts import drafts_each, keep_states, verify, verify_with_states
 from rase.engine.generation import GenerationStopReason
 from rase.engine.heartbeat import Heartbeat
 from rase.engine.kv_cache import OutOfPages
@@ -209,24 +209,25 @@ class Batching:
         most = self._most_rows
         decodes: list[Sequence] = []
         prompts: list[Sequence] = []
+        rows = 0
         for sequence in tuple(self.active):  # a hook that raises ends its request
             if sequence.state is State.ACTIVE:
                 if not sequence.decoding:
                     prompts.append(sequence)
                 elif sequence.request.ahead is not None and self._ahead(sequence):
                     self._hold(sequence)
-                elif len(decodes) < most:
+                elif rows + sequence.remaining <= most:
                     decodes.append(sequence)
-        budget = most - len(decodes)
+                    rows += sequence.remaining
+        budget = most - rows
         if self.limits.chunked_prefill_size:
             budget = min(budget, self.limits.chunked_prefill_size)
         if prompts and budget and (decodes or TURNS.contended):
             budget = self.pace.prompt_tokens(budget)
         parts = [Rows.next_token(sequence) for sequence in decodes]
-        # Prompts leave no rows for drafts, and a recurrent state cannot forget one that was wrong.
-        if not prompts and not self._recurrent and (spare := drafts_each(len(decodes), most)):
+        if not prompts and (spare := drafts_each(len(decodes), rows, most)):  # prompts leave no rows
             for part in parts:
-                if part.sequence.drafts is not None:
+                if part.sequence.drafts is not None and part.count == 1:
                     part.drafts = self._propose(part.sequence, spare)
         if prompts:
             shares = share_out([sequence.remaining for sequence in prompts], budget)
@@ -236,6 +237,8 @@ class Batching:
             parts.sort(key=lambda part: part.sequence.rank)
         held = [part for part in parts if self._reserve(part)]
         kept = [part for part in held if part.sequence.state is State.ACTIVE]  # not preempted by an older one
+        if self._recurrent:
+            keep_states(kept)
         return sorted(kept, key=lambda part: part.role) if prompts else kept
 
     def _ahead(self, sequence: Sequence) -> bool:
@@ -311,13 +314,15 @@ class Batching:
             if sequence.state is not State.ACTIVE:
                 continue  # another choice's callback ended the request
             try:
-                sequence.advance(part.count, self.tree)
+                if not (part.drafts and self._recurrent):
+                    sequence.advance(part.count, self.tree)
                 if not part.wants_logits:
                     continue
                 if not sequence.request.prompted:
                     self._fork(sequence, rows[first])
                 if part.drafts:
-                    goes_on = verify(sequence, rows[first:row], part.drafts, self.tree, self.observer)
+                    check = verify_with_states if self._recurrent else verify
+                    goes_on = check(sequence, rows[first:row], part.drafts, self.tree, self.observer)
                 else:
                     goes_on = sequence.take(rows[first], self.observer)
                 if not goes_on:

@@ -3,6 +3,10 @@
 The scheduler runs the pending token and the drafts as generated tokens of one step, samples every row at its
 absolute position, and keeps the drafts that agree with what it samples. Tokens and logits are therefore those
 without drafts (design rule R4); a proposer only decides how much a step may bring.
+
+A recurrent state cannot forget a token: where a model has states they are copied before drafts run. When a
+draft was wrong the copy takes their place, and the tokens that were chosen run again beside the next one,
+where they cost rows of a step and no step of their own.
 """
 
 from __future__ import annotations
@@ -10,13 +14,18 @@ from __future__ import annotations
 from collections.abc import Sequence as Order
 from typing import TYPE_CHECKING, Protocol
 
+from rase.engine.kv_cache import OutOfPages
+
 if TYPE_CHECKING:
     from rase.engine.observer import Observer
     from rase.engine.prefix_tree import PrefixTree
     from rase.engine.sampler import Row
     from rase.engine.sequence import Sequence
+    from rase.engine.stepping import Rows
 
-__all__ = ["DRAFT_ROWS", "DraftProposer", "drafts_each", "verify"]
+__all__ = [
+    "DRAFT_ROWS", "DraftProposer", "drafts_each", "keep_states", "verify", "verify_with_states",
+]  # fmt: skip
 
 DRAFT_ROWS = 16  # of a step that verifies drafts: pending tokens and drafts that one pass serves well
 
@@ -35,9 +44,19 @@ class DraftProposer(Protocol):
         """Of ``proposed`` drafts the first ``accepted`` were what the sampler chose."""
 
 
-def drafts_each(sequences: int, most: int) -> int:
-    """How many drafts each of ``sequences`` may have in a step of at most ``most`` rows."""
-    return max(0, min(DRAFT_ROWS, most) // sequences - 1) if sequences else 0
+def drafts_each(sequences: int, rows: int, most: int) -> int:
+    """How many drafts each of ``sequences`` may have beside their ``rows`` in a step of at most ``most``."""
+    return max(0, (min(DRAFT_ROWS, most) - rows) // sequences) if sequences else 0
+
+
+def keep_states(parts: Order[Rows]) -> None:
+    """Keep the states of every sequence that has drafts; where there is no page for them it has none."""
+    for part in parts:
+        if part.drafts and part.sequence.pages is not None:
+            try:
+                part.sequence.pages.keep_states(part.start)
+            except OutOfPages:
+                part.drafts = []
 
 
 def verify(
@@ -51,15 +70,34 @@ def verify(
     accepted, goes_on = 0, True
     for index, row in enumerate(rows):
         goes_on = sequence.take(row, observer)
-        if not goes_on:
-            break
-        if index == len(drafts) or sequence.tokens[-1] != drafts[index]:
+        if not goes_on or index == len(drafts) or sequence.tokens[-1] != drafts[index]:
             break
         sequence.advance(1, tree)
         accepted += 1
-    if sequence.drafts is not None:
-        sequence.drafts.feedback(len(drafts), accepted)
-    sequence.request.drafted += len(drafts)
-    sequence.request.accepted += accepted
-    observer.drafts(sequence.request, len(drafts), accepted)
+    _note(sequence, len(drafts), accepted, observer)
     return goes_on
+
+
+def verify_with_states(
+    sequence: Sequence, rows: Order[Row], drafts: list[int], tree: PrefixTree | None,
+    observer: Observer,
+) -> bool:  # fmt: skip
+    """As ``verify``, of a step after ``keep_states``; not even the pending token counts as computed yet."""
+    accepted, goes_on = 0, True
+    for index, row in enumerate(rows):
+        goes_on = sequence.take(row, observer)
+        if not goes_on or index == len(drafts) or sequence.tokens[-1] != drafts[index]:
+            break
+        accepted += 1
+    if goes_on and sequence.pages is not None:
+        sequence.settle(accepted, accepted == len(drafts), tree)
+    _note(sequence, len(drafts), accepted, observer)
+    return goes_on
+
+
+def _note(sequence: Sequence, proposed: int, accepted: int, observer: Observer) -> None:
+    if sequence.drafts is not None:
+        sequence.drafts.feedback(proposed, accepted)
+    sequence.request.drafted += proposed
+    sequence.request.accepted += accepted
+    observer.drafts(sequence.request, proposed, accepted)

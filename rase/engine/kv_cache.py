@@ -202,6 +202,7 @@ class SequencePages:
         self.tables: list[list[int]] = [[] for _ in pool.windows]
         self.changes = 0  # how often the tables have changed
         self._seen = [0] * len(pool.windows)  # first page that a window still sees
+        self._kept: list[tuple[int, int, int]] = []  # copies of states: group, number of the page, page
 
     @property
     def room(self) -> int:
@@ -245,6 +246,7 @@ class SequencePages:
 
     def truncate(self, length: int) -> None:
         """Keep the pages of the first ``length`` positions."""
+        self.forget_states()
         keep = -(-length // self.pool.page_tokens)
         for group, table in enumerate(self.tables):
             while len(table) > keep:
@@ -252,6 +254,34 @@ class SequencePages:
                 if (page := table.pop()) != ABSENT:
                     self.pool.release(group, page)
             self._seen[group] = min(self._seen[group], keep)
+
+    def keep_states(self, length: int) -> None:
+        """Make ``go_back`` possible after tokens of the page that holds position ``length``, where the states
+        stand. Raises ``OutOfPages``, and keeps nothing then.
+        """
+        index, rest = divmod(length, self.pool.page_tokens)
+        try:
+            for group, state in enumerate(self.pool.states):
+                if state and rest:  # else the page before holds them, and is only read
+                    self._kept.append((group, index, self.pool.allocate(group)))
+                    self.pool.program.copy_page(group, self.tables[group][index], self._kept[-1][2])
+        except OutOfPages:
+            self.forget_states()
+            raise
+
+    def go_back(self) -> None:
+        """Let the states stand where they did at ``keep_states``."""
+        for group, index, page in self._kept:
+            self.pool.release(group, self.tables[group][index])
+            self.tables[group][index] = page
+            self.changes += 1
+        self._kept = []
+
+    def forget_states(self) -> None:
+        """Release what ``keep_states`` has kept."""
+        for group, _, page in self._kept:
+            self.pool.release(group, page)
+        self._kept = []
 
     def standing(self, length: int) -> int:
         """The most positions up to ``length``, fewer than ran, from which a sequence can go on.

@@ -7,7 +7,8 @@ pages.
 
 Tokens are the prompt and what was generated; ``computed`` of them have their KV in the pages. A sequence with
 one generated token to compute decodes; with more, or with prompt tokens, it prefills, whether it is new or
-was preempted: each token always takes the role that it had, so the bits are the same (rule R4).
+was preempted: each token always takes the role that it had, so the bits are the same (rule R4). Where drafts
+were wrong and recurrent states went back, it decodes with those tokens that are to run ``again``.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Sequence:
         self.tokens: list[int] = [*request.prompt, *request.answer]
         self.n_prompt = len(request.prompt)
         self.computed = 0
+        self.again = 0  # generated tokens that ran already, before those that are new
         self.state = State.WAITING
         self.pages: SequencePages | None = None
         self.node: Node | None = None  # the last page that the prefix tree has; None: nothing more goes in
@@ -78,9 +80,9 @@ class Sequence:
 
     @property
     def decoding(self) -> bool:
-        """Whether the next step is one generated token."""
+        """Whether the next step is one generated token, and what must run again before it."""
         computed = self.computed
-        return computed >= self.n_prompt and len(self.tokens) == computed + 1
+        return computed >= self.n_prompt and len(self.tokens) == computed + 1 + self.again
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -107,7 +109,7 @@ class Sequence:
         """Give all pages back."""
         if self.pages is not None:
             self.pages.truncate(0)
-        self.pages, self.node, self.computed, self.state = None, None, 0, state
+        self.pages, self.node, self.computed, self.again, self.state = None, None, 0, 0, state
 
     def truncate(self, length: int) -> None:
         """Forget what comes after the first ``length`` tokens; their last page is computed again if it is
@@ -116,7 +118,7 @@ class Sequence:
         del self.tokens[length:]
         self.n_prompt = min(self.n_prompt, length)
         before, self.computed = self.computed, min(self.computed, length)
-        self.node = None
+        self.node, self.again = None, 0
         if self.pages is not None:
             if self.computed < before:
                 self.computed = self.pages.standing(self.computed)
@@ -131,12 +133,25 @@ class Sequence:
         assert self.pages is not None
         pool, before = self.pages.pool, self.computed
         self.computed += count
+        self.again = 0
         size = pool.page_tokens
         if tree is not None:
             for index in range(before // size, self.computed // size):
                 self._remember(tree, index, size)
         if pool.windowed:
             self.pages.leave_behind(self.computed)
+
+    def settle(self, accepted: int, right: bool, tree: PrefixTree | None) -> None:
+        """Of the drafts of a step of a model with states the first ``accepted`` were chosen: all of them, if
+        ``right``, else the states go back to before the step, and the chosen tokens run again.
+        """
+        assert self.pages is not None
+        if right:
+            self.pages.forget_states()
+            self.advance(1 + accepted, tree)
+        else:
+            self.pages.go_back()
+            self.again = 1 + accepted
 
     def _remember(self, tree: PrefixTree, index: int, size: int) -> None:
         assert self.pages is not None

@@ -110,8 +110,8 @@ class Rows:
 
     @classmethod
     def next_token(cls, sequence: Sequence) -> Rows:
-        """The one token that a sequence which decodes has to compute."""
-        return cls(sequence, sequence.computed, 1, GENERATED, [], True)
+        """The one token that a sequence which decodes has to compute, after those that must run again."""
+        return cls(sequence, sequence.computed, sequence.remaining, GENERATED, [], True)
 
     @property
     def total(self) -> int:

@@ -9,7 +9,7 @@ from rase.backends.base import CompileOptions
 from rase.engine.batching import Batching
 from rase.engine.config import GenerationConfig
 from rase.engine.decoder import ProgramDecoder
-from rase.engine.kv_cache import PagePool
+from rase.engine.kv_cache import OutOfPages, PagePool, SequencePages
 from rase.engine.observer import Observer
 from rase.engine.request import Request
 from rase.engine.scheduler import Limits, Scheduler
@@ -80,23 +80,70 @@ def test_a_prefix_is_found_where_its_states_were_kept(program):
     assert [each[0].cached_tokens for each in (again, longer, apart)] == [96, 96, 32]
 
 
-class Wrong:
-    """Proposes what is never right."""
+class Guesses:
+    """Proposes the right answer up to a length that changes, then what is never right."""
 
-    asked = 0
+    def __init__(self, prompt, answer, rights=(0, 3, 1, 5, 2)):
+        self.prompt, self.answer, self.rights, self.asked = prompt, answer, rights, 0
 
     def propose(self, ids, limit):
-        Wrong.asked += 1
-        return [(ids[-1] + 1) % TINY.vocab] * min(limit, 3)
+        said = len(ids) - len(self.prompt)
+        right = self.rights[self.asked % len(self.rights)]
+        self.asked += 1
+        drafts = self.answer[said : said + right]
+        following = self.answer[said + right : said + right + 1] or [0]
+        return [*drafts, (following[0] + 1) % TINY.vocab, 1, 2][:limit]
 
     def feedback(self, proposed, accepted):
         pass
 
 
-def test_no_drafts_are_taken_that_a_state_could_not_forget(program):
+class Steps(Observer):
+    """Counts the tokens of prompts."""
+
+    prompt = 0
+
+    def step(self, decode_tokens, prompt_tokens, sequences, seconds):
+        self.prompt += prompt_tokens
+
+
+@pytest.mark.parametrize("prompt", [LONG, SHORT, OTHER, TINY.ids(63, 4), TINY.ids(64, 5)], ids=len)
+def test_drafts_change_no_answer(program, prompt):
+    """Wrong after some that are right, anywhere in a page; all right; never right."""
+    answer, bench = alone(prompt, 80), Bench(program)
+    for rights in ((0, 3, 1, 5, 2), (0,), (40,)):
+        steps = bench.batching.observer = Steps()
+        request, tokens = bench.ask(prompt, 80, drafts=lambda r=rights: Guesses(prompt, answer, r))
+        while bench.batching.step():
+            pass
+        assert request.error is None and tokens[0] == answer
+        assert request.drafted > 0 and (request.accepted > 20) == (rights != (0,))
+        assert steps.prompt == len(prompt), "what runs again is no prompt"
+        bench.batching.tree.clear()
+        assert set(bench.pool.in_use) == {0}, "pages are lost"
+
+
+def test_drafts_in_company_and_with_few_pages(program):
+    answers = [(prompt, n, alone(prompt, 40)) for prompt, n in ((LONG, 1), (OTHER, 2), (SHORT, 1))]
+    for pages in (64, 12):
+        bench = Bench(program, pages=pages)
+        asked = [
+            bench.ask(prompt, 40, n=n, drafts=lambda p=prompt, a=answer: Guesses(p, a))
+            for prompt, n, answer in answers
+        ]
+        bench.finish(*asked)
+        assert any(request.accepted for request, _ in asked)
+
+
+def test_without_a_page_for_the_states_there_are_no_drafts(program, monkeypatch):
+    def full(pages, length):
+        raise OutOfPages("no page", needed=1, available=0)
+
+    monkeypatch.setattr(SequencePages, "keep_states", full)
     bench = Bench(program)
-    bench.finish(bench.ask(LONG, drafts=Wrong))
-    assert Wrong.asked == 0
+    asked = bench.ask(LONG, 20, drafts=lambda: Guesses(LONG, alone(LONG, 20)))
+    bench.finish(asked)
+    assert asked[0].drafted == 0
 
 
 def test_a_preempted_sequence_goes_on_as_it_would_have(program):

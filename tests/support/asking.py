@@ -99,11 +99,6 @@ class Bench:
         self.session.drafts = drafts
         return self.session.scheduler
 
-    @property
-    def recurrent(self) -> bool:
-        """Whether drafts are not taken: a state cannot forget one that was wrong."""
-        return any(self.session.scheduler.pool.states)
-
     def keep_prefixes(self, folder: str) -> DiskTier:
         """Let the present scheduler keep its prefixes on the disk."""
         disk = self.session.scheduler.keep_prefixes(PageFiles(folder, 1 << 30), ["a bench"])
