@@ -78,7 +78,7 @@ _HOMES = {
     ),
     "rase.errors": (
         "BackendError", "BackendUnavailable", "Cancelled", "ChatTemplateError", "ContextLengthExceeded",
-        "CorruptModelFile", "DeadlineExceeded", "EngineError", "HubError", "InsufficientMemory",
+        "CorruptModelFile", "DeadlineExceeded", "DeviceLost", "EngineError", "HubError", "InsufficientMemory",
         "IntegrityMismatch",
         "InvalidGenerationConfig", "InvalidLogits", "InvalidModelId", "InvalidRequest", "InvalidSetting",
         "ManifestError", "ModelFileNotFound", "ModelNotFound", "NoChatTemplate", "ServerBusy", "SessionBusy",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import platform
 import sys
 from dataclasses import dataclass
 from enum import Enum
@@ -145,5 +144,7 @@ def _likely(device: DevicePreference) -> bool:
     if importlib.util.find_spec(_DRIVER) is None:
         return False
     if device is DevicePreference.Metal:
+        import platform
+
         return sys.platform == "darwin" and platform.machine() == "arm64"
     return sys.platform == "win32" or any(map(os.path.exists, _CUDA_NODES))
