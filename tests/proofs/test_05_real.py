@@ -132,9 +132,8 @@ def test_logits_and_greedy_text_are_those_of_the_cpu(model, request, monkeypatch
             row = expected.steps[step][prompt].astype(np.float64)
             margin = np.sort(row)[-1] - np.sort(row)[-2]
             allowed = 2 * np.sqrt(GATE * (row**2).mean())  # two logits, each off by what the gate allows
-            (flips if margin <= allowed else wrong).append(
-                (prompt, step, round(margin, 3), round(allowed, 3))
-            )
+            place = f"prompt {prompt} token {step}: margin {margin:.3f}, gate {allowed:.3f}"
+            (flips if margin <= allowed else wrong).append(place)
             break  # behind it both texts go their own ways
     figure(f"{model}: greedy text of 20 x {ANSWER} tokens: {equal} equal, {len(flips)} flips "
            f"within the gate {flips}")  # fmt: skip
