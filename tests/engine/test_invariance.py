@@ -29,9 +29,9 @@ def test_nothing_changes_an_answer(name: str, tmp_path: Path) -> None:
     assert suite(path, 20 if "qwen3" in name else 12, seed=len(name)) == []
 
 
-@pytest.mark.parametrize("name", ["sliding window of Q6_K", "qwen3 of Q4_K"])
-def test_nothing_changes_an_answer_from_a_smaller_cache(name: str, tmp_path: Path) -> None:
-    assert suite(toys.from_tiny(tmp_path, MODELS[name]), 10, seed=5, threads=(3,), kv="q8_0") == []
+def test_nothing_changes_an_answer_from_a_smaller_cache(tmp_path: Path) -> None:
+    path = toys.from_tiny(tmp_path, MODELS["sliding window of Q6_K"])
+    assert suite(path, 10, seed=5, threads=(3,), kv="q8_0") == []
 
 
 @pytest.mark.parametrize("fault", [None, *FAULTS])
