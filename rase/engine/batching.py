@@ -13,9 +13,10 @@ import logging
 import time
 from bisect import insort
 from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from rase.engine.drafts import drafts_each, keep_states, verify, verify_with_states
+from rase.engine.drafts import drafts_each, keep_states, verify
 from rase.engine.generation import GenerationStopReason
 from rase.engine.heartbeat import Heartbeat
 from rase.engine.kv_cache import OutOfPages
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Batching"]
 
 log = logging.getLogger("rase.engine")
+_rank = attrgetter("rank")
 
 
 class Batching:
@@ -54,7 +56,7 @@ class Batching:
         self.pace = Pace()
         self.heartbeat = Heartbeat(self.pace)
         self._batches = Batches()
-        self._vocab_size, self._recurrent = vocab_size, any(pool.states)
+        self._vocab_size = vocab_size
         self._most_rows = min(limits.max_batch_tokens or program.max_batch_tokens, program.max_batch_tokens)
         self._arrivals = count()
         self._gave_way = False  # in this step
@@ -237,8 +239,7 @@ class Batching:
             parts.sort(key=lambda part: part.sequence.rank)
         held = [part for part in parts if self._reserve(part)]
         kept = [part for part in held if part.sequence.state is State.ACTIVE]  # not preempted by an older one
-        if self._recurrent:
-            keep_states(kept)
+        keep_states(kept)
         return sorted(kept, key=lambda part: part.role) if prompts else kept
 
     def _ahead(self, sequence: Sequence) -> bool:
@@ -314,16 +315,14 @@ class Batching:
             if sequence.state is not State.ACTIVE:
                 continue  # another choice's callback ended the request
             try:
-                if not (part.drafts and self._recurrent):
-                    sequence.advance(part.count, self.tree)
-                if not part.wants_logits:
-                    continue
-                if not sequence.request.prompted:
-                    self._fork(sequence, rows[first])
                 if part.drafts:
-                    check = verify_with_states if self._recurrent else verify
-                    goes_on = check(sequence, rows[first:row], part.drafts, self.tree, self.observer)
+                    goes_on = verify(sequence, rows[first:row], part.drafts, self.tree, self.observer)
                 else:
+                    sequence.advance(part.count, self.tree)
+                    if not part.wants_logits:
+                        continue
+                    if not sequence.request.prompted:
+                        self._fork(sequence, rows[first])
                     goes_on = sequence.take(rows[first], self.observer)
                 if not goes_on:
                     self._leave(sequence)
@@ -398,7 +397,3 @@ _WORDS = {
 
 def _word(error: BaseException) -> str:
     return "deadline" if isinstance(error, DeadlineExceeded) else "error"
-
-
-def _rank(sequence: Sequence) -> tuple[int, int, int]:
-    return sequence.rank

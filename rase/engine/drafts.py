@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from rase.engine.sequence import Sequence
     from rase.engine.stepping import Rows
 
-__all__ = [
-    "DRAFT_ROWS", "DraftProposer", "drafts_each", "keep_states", "verify", "verify_with_states",
-]  # fmt: skip
+__all__ = ["DRAFT_ROWS", "DraftProposer", "drafts_each", "keep_states", "verify"]
 
 DRAFT_ROWS = 16  # of a step that verifies drafts: pending tokens and drafts that one pass serves well
 
@@ -50,7 +48,7 @@ def drafts_each(sequences: int, rows: int, most: int) -> int:
 
 
 def keep_states(parts: Order[Rows]) -> None:
-    """Keep the states of every sequence that has drafts; where there is no page for them it has none."""
+    """Keep the states, if there are any, of sequences with drafts; one without a page for them has none."""
     for part in parts:
         if part.drafts and part.sequence.pages is not None:
             try:
@@ -65,39 +63,25 @@ def verify(
 ) -> bool:  # fmt: skip
     """Choose a token, and one more after each draft that was right; False when the choice has ended.
 
-    ``rows`` are the logits after the pending token and after each draft.
+    ``rows`` are the logits after the pending token, which does not count as computed yet, and each draft.
     """
-    accepted, goes_on = 0, True
-    for index, row in enumerate(rows):
-        goes_on = sequence.take(row, observer)
-        if not goes_on or index == len(drafts) or sequence.tokens[-1] != drafts[index]:
-            break
+    assert sequence.pages is not None
+    states = any(sequence.pages.pool.states)  # then what ran counts once it is known to stand
+    if not states:
         sequence.advance(1, tree)
-        accepted += 1
-    _note(sequence, len(drafts), accepted, observer)
-    return goes_on
-
-
-def verify_with_states(
-    sequence: Sequence, rows: Order[Row], drafts: list[int], tree: PrefixTree | None,
-    observer: Observer,
-) -> bool:  # fmt: skip
-    """As ``verify``, of a step after ``keep_states``; not even the pending token counts as computed yet."""
     accepted, goes_on = 0, True
     for index, row in enumerate(rows):
         goes_on = sequence.take(row, observer)
         if not goes_on or index == len(drafts) or sequence.tokens[-1] != drafts[index]:
             break
+        if not states:
+            sequence.advance(1, tree)
         accepted += 1
-    if goes_on and sequence.pages is not None:
+    if states and goes_on:
         sequence.settle(accepted, accepted == len(drafts), tree)
-    _note(sequence, len(drafts), accepted, observer)
-    return goes_on
-
-
-def _note(sequence: Sequence, proposed: int, accepted: int, observer: Observer) -> None:
     if sequence.drafts is not None:
-        sequence.drafts.feedback(proposed, accepted)
-    sequence.request.drafted += proposed
+        sequence.drafts.feedback(len(drafts), accepted)
+    sequence.request.drafted += len(drafts)
     sequence.request.accepted += accepted
-    observer.drafts(sequence.request, proposed, accepted)
+    observer.drafts(sequence.request, len(drafts), accepted)
+    return goes_on

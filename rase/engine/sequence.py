@@ -142,8 +142,9 @@ class Sequence:
             self.pages.leave_behind(self.computed)
 
     def settle(self, accepted: int, right: bool, tree: PrefixTree | None) -> None:
-        """Of the drafts of a step of a model with states the first ``accepted`` were chosen: all of them, if
-        ``right``, else the states go back to before the step, and the chosen tokens run again.
+        """Of drafts that ran after ``keep_states`` the first ``accepted`` were chosen: all, if ``right``.
+
+        Else the states go back to before the step, and the chosen tokens run again.
         """
         assert self.pages is not None
         if right:
