@@ -30,12 +30,12 @@ from bench.traffic import KINDS, arrivals
 OUT = Path(__file__).with_name("serving.json")
 SECONDS = 8.0  # of arrivals at each rate
 PATIENCE = 20.0  # seconds behind the last arrival: whoever has no answer then gets none
-BURST = 48  # requests at once that show the throughput at saturation
+LEAST, BURST = 12, 48  # requests at a low rate: fewer show no tail; and at once: the throughput at saturation
 
 
 def measure(end: Endpoint, kind: str, rate: float, seconds: float = SECONDS) -> dict[str, Any]:
     """Drive one endpoint at one rate (infinite: a burst) and return the figures."""
-    count = BURST if math.isinf(rate) else max(4, round(rate * seconds))
+    count = BURST if math.isinf(rate) else max(LEAST, round(rate * seconds))
     asks = list(arrivals(kind, rate, count))
     warm = list(arrivals(kind, math.inf, 2, seed=1))
 

@@ -38,7 +38,7 @@ def _rase(file: Path, port: int, folder: Path) -> tuple[list[str], dict[str, str
     rase = [sys.executable, "-m", "rase"]
     subprocess.run([*rase, "model", "import", str(file), "--id", "model", *store, "-q"], check=True)
     limits = ["--num-threads", str(THREADS), "--max-model-len", str(CONTEXT), "--max-queue", "256"]
-    limits += ["--chunked-prefill-size", "32"]  # short gaps in streams
+    limits += ["--chunked-prefill-size", "64"]  # short gaps in streams
     command = [*rase, "serve", "model", *store, "--port", str(port), *limits]
     return command, {}, {"ignore_eos": True}
 

@@ -116,7 +116,7 @@ def _parsed(name: str, text: str, where: str, hint: str = "Correct it.") -> Any:
     setting = SETTINGS[name]
     try:
         return setting.parse(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         found = "a value that is not shown" if setting.secret else repr(text[:80])
         raise InvalidSetting(where, expected=setting.kind, found=found, hint=hint) from None
 

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from rase.graph.ops import Graph
     from rase.models import Architecture
 
-__all__ = ["Kind", "LoadedProgram", "Progress", "close_with", "load_program", "plan_memory"]
+__all__ = [
+    "Kind", "LoadedProgram", "Progress", "close_with", "load_program", "plan_memory", "usable_backend",
+]  # fmt: skip
 
 Kind = Literal["generator", "embedding"]  # as in a manifest
 Progress = Callable[[int, int], object]  # bytes done, bytes in all
@@ -75,12 +77,7 @@ def load_program(
     from rase.engine.kv_cache import PagePool
     from rase.models.files import open_model
 
-    backend = device.backend()
-    if not backend.parallel and (size := env.get("RASE_TENSOR_PARALLEL_SIZE")) != 1:
-        raise InvalidSetting(
-            f"tensor_parallel_size on device '{device.name}'", expected="1: one device has all of a model",
-            found=str(size), hint="Unset RASE_TENSOR_PARALLEL_SIZE, or use device 'cuda'.",
-        )  # fmt: skip
+    backend = usable_backend(device)
     options = CompileOptions(
         prefill=env.get("RASE_PREFILL"), numerics=env.get("RASE_NUMERICS"),
         max_batch_tokens=env.get("RASE_MAX_BATCH_TOKENS"), kv=kv or env.get("RASE_KV"),
@@ -114,6 +111,20 @@ def load_program(
         except BaseException:
             program.close()
             raise
+
+
+def usable_backend(device: RuntimeDevice) -> Backend:
+    """The backend of ``device``, if it is there and can do what is set.
+
+    Raises ``BackendUnavailable`` and ``InvalidSetting``.
+    """
+    backend = device.backend()
+    if not backend.parallel and (size := env.get("RASE_TENSOR_PARALLEL_SIZE")) != 1:
+        raise InvalidSetting(
+            f"tensor_parallel_size on device '{device.name}'", expected="1: one device has all of a model",
+            found=str(size), hint="Unset RASE_TENSOR_PARALLEL_SIZE, or use device 'cuda'.",
+        )  # fmt: skip
+    return backend
 
 
 def _bounded(metadata: Mapping[str, Any], context_length: int | None) -> int | None:

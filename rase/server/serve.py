@@ -14,7 +14,9 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from rase import env
+from rase.device import RuntimeDevice
 from rase.errors import InvalidSetting
+from rase.loading import usable_backend
 from rase.selfcheck import self_check
 from rase.server.access import set_up_logging
 from rase.server.app import create_app
@@ -49,7 +51,8 @@ def serve(
     ``cache`` decides how long models stay and what they may take. What is None is what ``rase.settings``
     says. ``models`` are loaded at once, and pinned; ``draft`` guesses for them
     (``ModelSession.use_draft``). Prints the address and a line to try on stderr, and calls ``on_ready`` with
-    the address. Returns the exit status, 0. Raises ``InvalidSetting`` when the address cannot be used,
+    the address. Returns the exit status, 0. Raises ``InvalidSetting`` when the address cannot be used or the
+    device cannot do what is set, ``BackendUnavailable`` when it is not there,
     ``StoreError`` for the store, what loading raises, and ``InvalidRequest`` for a draft that cannot guess.
     """
     if cache is None:
@@ -57,6 +60,7 @@ def serve(
             keep_alive=env.get("RASE_KEEP_ALIVE"), budget=env.get("RASE_MEMORY_BUDGET"),
             max_models=env.get("RASE_MAX_LOADED_MODELS"),
         )  # fmt: skip
+    usable_backend(RuntimeDevice.select(device))  # now, and not with the first request
     host = env.get("RASE_HOST") if host is None else host
     models = env.get("RASE_MODELS") if models is None else models
     draft = env.get("RASE_DRAFT") if draft is None else draft

@@ -120,6 +120,17 @@ def test_values_that_are_true_here_are_accepted(rase: Rase, project: Path) -> No
     assert found["enable_prefix_caching"][0] is False and found["keep_alive"][0] == -1
 
 
+def test_what_the_device_cannot_do_is_refused_at_the_start(
+    rase: Rase, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "rase.toml").write_text("tensor_parallel_size = 2\n")
+    result = rase("serve", "--port", "0")
+    assert result.code == 2 and "tensor_parallel_size on device 'cpu'" in result.err
+    monkeypatch.setenv("RASE_TENSOR_PARALLEL_SIZE", "1")
+    monkeypatch.setenv("RASE_MEMORY_BUDGET", "9" * 400)
+    assert rase("serve", "--port", "0").code == 2
+
+
 def test_secrets_are_not_shown(rase: Rase, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RASE_API_KEY", "very-secret-1,very-secret-2")
     for arguments in ([], ["--json"], ["--all"]):
