@@ -18,7 +18,7 @@ PANELS = (
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write a PNG: a row of panels for each kind of traffic. Bursts and infinite figures are left out."""
+    """Write a PNG: a row of panels for each kind of traffic, without bursts; what is infinite is on top."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -34,18 +34,23 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     )
     for kind, panels in zip(kinds, axes, strict=True):
         for (title, figure_of, logarithmic), panel in zip(PANELS, panels, strict=True):
+            here = [row for row in rows if row["kind"] == kind and not math.isinf(row["rate"])]
             for engine in sorted({row["engine"] for row in rows}):
-                points = [
-                    (row["rate"], value)
-                    for row in rows
-                    if (row["engine"], row["kind"]) == (engine, kind) and not math.isinf(row["rate"])
-                    if not math.isinf(value := figure_of(row))
-                ]
-                panel.plot(*zip(*sorted(points), strict=True) if points else ([], []), "o-", label=engine)
-            panel.set(title=f"{kind}: {title}", xlabel="requests a second", xscale="log")
+                points = sorted((row["rate"], figure_of(row)) for row in here if row["engine"] == engine)
+                seen = [(rate, value) for rate, value in points if not math.isinf(value)]
+                (drawn,) = panel.plot(*(zip(*seen, strict=True) if seen else ([], [])), "o-", label=engine)
+                never = [rate for rate, value in points if math.isinf(value)]
+                top = panel.get_xaxis_transform()
+                panel.plot(never, [1.0] * len(never), "^", color=drawn.get_color(), transform=top)
+            panel.set(title=f"{kind}: {title}", xlabel="requests a second")
+            panel.set_xscale("log")
+            rates = sorted({row["rate"] for row in here})
+            panel.set_xticks(rates, [f"{rate:g}" for rate in rates])
+            panel.set_xticks([], minor=True)
             if logarithmic:
                 panel.set_yscale("log")
             panel.grid(alpha=0.3)
-            panel.legend()
+            panel.legend(fontsize="small")
+    figure.suptitle("\u25b2: some requests never got an answer", fontsize="small")
     figure.savefig(path, dpi=80)
     plt.close(figure)

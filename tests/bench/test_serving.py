@@ -67,10 +67,10 @@ def test_a_real_server_is_driven(tmp_path: Path) -> None:
     asks = [Ask(0.02 * k, [{"role": "user", "content": "Hi"}], 5 + k) for k in range(6)]
     with running(tmp_path, {"chain": chain}) as server:
         url = server.url + "/v1"
-        found = asyncio.run(drive(url, "chain", asks, patience=20))
+        found = asyncio.run(drive(url, "chain", asks, patience=60))
         assert all(seen.ok for seen in found) and [len(seen.times) for seen in found] == [5, 6, 7, 8, 9, 10]
         assert all(seen.times == sorted(seen.times) for seen in found)
-        refused = asyncio.run(drive(url, "absent", asks[:1], patience=20))
+        refused = asyncio.run(drive(url, "absent", asks[:1], patience=60))
         assert refused[0].status == 404 and not refused[0].ok
     gone = asyncio.run(drive(url, "chain", asks[:1], patience=5))
     assert gone[0].error and not gone[0].ok
