@@ -92,13 +92,13 @@ static inline int scan_peaks(const float *row, int64_t n, const float *peaks, ui
     return ok ? SAMPLER_OK : fault_of(row, n);
 }
 
-/* The lowest id with the largest logit. */
+/* The lowest id with the largest logit; n where block_max is not that of the row. */
 static inline int64_t argmax_row(const float *row, int64_t n, const uint32_t *block_max) {
     int64_t blocks = (n + SAMPLER_BLOCK - 1) / SAMPLER_BLOCK, best = 0;
     for (int64_t block = 1; block < blocks; block++)
         if (block_max[block] > block_max[best]) best = block;
     int64_t id = best * SAMPLER_BLOCK;
-    while (logit_key(row[id]) != block_max[best]) id++;
+    while (id < n && logit_key(row[id]) != block_max[best]) id++;
     return id;
 }
 

@@ -207,6 +207,9 @@ cdef class RowSampler:
             add_bias(self.work, self.bias_ids, self.bias_values, self.biased)
             scan_row(row, self.n, self.block_max)
         cdef int64_t best = argmax_row(row, self.n, self.block_max)
+        if best == self.n:
+            with gil:
+                raise ValueError("peaks of another row")
         if self.greedy:
             return best
         cdef double top = row[best], scale = 1.0 / self.temperature, total
@@ -274,7 +277,7 @@ cdef class RowSampler:
             try:
                 status = self._scan(row, found)
                 if status == SAMPLER_OK:
-                    top = row[argmax_row(row, self.n, self.block_max)]
+                    top = row[min(argmax_row(row, self.n, self.block_max), self.n - 1)]
                     norm = rase_log(row_weight(row, self.n, top, 1.0, 0.0, self.block_sum))
                     logprob = row[chosen] - top - norm
                     if wanted:

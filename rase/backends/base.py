@@ -194,7 +194,6 @@ class Program(ABC):
     reserved_pages: tuple[int, ...]
     one_arithmetic: bool = False
     page_layout: str = ""  # what decides where in a page a value stands, where the class alone does not
-    peaks: np.ndarray | None = None  # of the rows that ``run`` gave last: see there
     states: States | None = None  # where the states of recurrent layers stand
 
     @abstractmethod
@@ -225,10 +224,15 @@ class Program(ABC):
         """The graph's output, float32 ``(m, graph.output.dim)``, in order of ``logits_rows``: logits, or the
         hidden rows of an embedding model. Checks the batch first.
 
-        K and V of every token of the batch are stored, also of those without logits. ``peaks`` may then be
-        what a sampler would look for first, float32 ``(m, 16 * (dim // 256))``: for each whole block of 256
-        logits of a row, in 16 lanes, the largest of every 16th logit, NaN where one of them is not finite.
+        K and V of every token of the batch are stored, also of those without logits.
         """
+
+    def peaks_of(self, rows: np.ndarray) -> np.ndarray | None:
+        """What a sampler would look for first in ``rows``, the very array that ``run`` gave last, where that
+        is known already: float32 ``(m, 16 * (dim // 256))``, for each whole block of 256 logits of a row, in
+        16 lanes, the largest of every 16th logit, NaN where one of them is not finite.
+        """
+        return None
 
     @abstractmethod
     def close(self) -> None:

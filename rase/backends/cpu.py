@@ -12,6 +12,7 @@ import ctypes
 import functools
 import os
 import time
+import weakref
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +178,7 @@ class CpuProgram(Program):
         self.page_layout = variant.name  # K and V are interleaved by the width of its vectors
         self.threads = threads
         self._out_dim, self._rows = self.graph.output.dim, RowMemory()
+        self._peaks: tuple[weakref.ref[Any], np.ndarray[Any, np.dtype[np.float32]]] | None = None
         self._has_logits = any(isinstance(op, ops.Logits) for op in self.graph.ops)
         self._addresses: list[list[int]] = [[] for _ in plan.page_bytes]
         self._keep: list[Any] = []  # memory of pages
@@ -273,8 +275,14 @@ class CpuProgram(Program):
         ))  # fmt: skip
         if timed:
             _count(n - generated, _now() - start, spent)
-        self.peaks = peaks if self._has_logits else None
-        return out[:, : self._out_dim]
+        found = out[:, : self._out_dim]
+        self._peaks = (weakref.ref(found), peaks) if self._has_logits else None
+        return found
+
+    def peaks_of(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]] | None:
+        if self._peaks is None or self._peaks[0]() is not rows:
+            return None
+        return self._peaks[1]
 
     def _walk(self, batch: Batch, generated: int, arguments: tuple[Any, ...]) -> Any:
         """All phases of the walker; what it says of the time spent."""

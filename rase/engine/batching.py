@@ -103,7 +103,7 @@ class Batching:
             return True
         self.pace.note(prompt_tokens, seconds)
         self.observer.step(decode_tokens, prompt_tokens, len(parts), seconds)
-        self._hand_out(parts, Row.all_of(logits, self.program.peaks))
+        self._hand_out(parts, Row.all_of(logits, self.program.peaks_of(logits)))
         return True
 
     def asks(self) -> bool:

@@ -47,7 +47,7 @@ class Sampled(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Logits ``(vocab,)`` to choose a token from, and ``Program.peaks`` of them, if the program has any."""
+    """Logits ``(vocab,)`` to choose a token from, and what ``Program.peaks_of`` says of them."""
 
     logits: NDArray[np.float32]
     peaks: NDArray[np.float32] | None = None
@@ -102,7 +102,7 @@ class Sampler:
     ) -> Sampled:  # fmt: skip
         """Choose the id at absolute ``position`` from float32 ``logits`` ``(vocab,)``, which stay unchanged.
 
-        ``history`` is needed only when penalties are on; ``peaks`` are ``Program.peaks`` of the row, if any.
+        ``history`` is needed only when penalties are on; ``peaks`` are ``Program.peaks_of`` of the row.
         Raises ``InvalidLogits``.
         """
         row = np.ascontiguousarray(logits, np.float32)

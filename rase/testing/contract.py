@@ -145,10 +145,11 @@ class ProgramContract(Promises):
         """What a sampler looks at first, where a program gives it: two whole blocks of 256 logits."""
         tiny = TINY_LLAMA.but(vocab=600)
         with self.compile(tiny) as program:
-            found = run_chunks(program, tiny.ids(20))
-            if program.peaks is not None:
-                expected = found[:, :512].reshape(20, 2, 16, 16).max(2).reshape(20, 32)
-                assert_same_bits(np.asarray(program.peaks), expected, "peaks")
+            rows = program.run(Batch.of(tiny.ids(20), 0, [0], PROMPT, logits_rows=range(20)))
+            if (found := program.peaks_of(rows)) is not None:
+                expected = rows[:, :512].reshape(20, 2, 16, 16).max(2).reshape(20, 32)
+                assert_same_bits(np.asarray(found), expected, "peaks")
+            assert program.peaks_of(rows.copy()) is None, "of other rows nothing is known"
 
     def test_new_pages_keep_what_is_stored(self, tiny: RandomModel) -> None:
         ids = tiny.ids(90)

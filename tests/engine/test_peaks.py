@@ -54,6 +54,13 @@ def test_peaks_change_nothing(n, config):
     assert sampler.sample(row, 0, peaks=peaks_of(row)) == sampler.sample(np.zeros(n, np.float32), 0)
 
 
+def test_peaks_of_another_row_are_an_error():
+    row, other = np.zeros(512, np.float32), np.zeros(512, np.float32)
+    other[3] = 1
+    with pytest.raises(ValueError, match="peaks of another row"):
+        Sampler(GREEDY, 512).sample(row, 0, peaks=peaks_of(other))
+
+
 def test_too_few_peaks_are_refused():
     with pytest.raises(ValueError, match="16 peaks for 512"):
         Sampler(GREEDY, 512).sample(np.zeros(512), 0, peaks=np.zeros(16, np.float32))
