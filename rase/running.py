@@ -43,8 +43,10 @@ class Running:
 
     @property
     def active(self) -> bool:
-        """Whether it needs its model: it waits, runs or is being read."""
-        return self.reading or not self.request.done
+        """Whether it needs its model: it waits, runs or is being read. Not while its end is being told: who
+        hears of it may load another model at once.
+        """
+        return self.reading or not self.request.ended
 
     @property
     def error(self) -> BaseException | None:

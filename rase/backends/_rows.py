@@ -6,34 +6,44 @@ each one: longer than a sampler takes to read them.
 
 from __future__ import annotations
 
-import weakref
+import sys
 from typing import Any
 
 import numpy as np
 
 __all__ = ["RowMemory"]
 
-_KEEP_BYTES = 64 << 20  # a larger array, of a program that was asked for many rows, is given back at once
+_KEEP_BYTES = 64 << 20  # a larger array, of a program that was asked for many rows, is not kept
+
+
+def _references(memories: list[Any]) -> list[int]:
+    return [sys.getrefcount(memory) for memory in memories]
+
+
+_NOBODY = _references([object()])[0]  # what is in a list and nowhere else; differs between Pythons
 
 
 class RowMemory:
-    """Float32 arrays for one caller at a time; they may be dropped in any thread."""
+    """Float32 arrays for one caller at a time; they may be dropped in any thread.
+
+    Every view of an array counts among its references. A finalizer would say so as well, but one that Ctrl-C
+    strikes in swallows it.
+    """
 
     def __init__(self) -> None:
-        self._spare: list[Any] = []  # at most two: the next rows come while the last ones are looked at
+        self._kept: list[np.ndarray[Any, np.dtype[np.float32]]] = []  # at most two: the next rows come while the last ones are looked at
 
     def take(self, rows: int, columns: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         """An array ``(rows, columns)`` of whatever numbers. Nobody else has its memory while it, or a view
         of it, lives.
         """
         count = rows * columns
-        memory = self._spare.pop() if self._spare else None
-        if memory is None or memory.size < count:
+        for index, references in enumerate(_references(self._kept)):
+            if references == _NOBODY and self._kept[index].size >= count:
+                memory = self._kept[index]
+                break
+        else:
             memory = np.empty(count, np.float32)
-        array = np.frombuffer(memory.data, np.float32, count) if count else np.empty(0, np.float32)
-        weakref.finalize(array, self._give_back, memory).atexit = False
-        return array.reshape(rows, columns)  # its base is `array`: views of views keep that alive
-
-    def _give_back(self, memory: Any) -> None:
-        if len(self._spare) < 2 and memory.nbytes <= _KEEP_BYTES:
-            self._spare.append(memory)
+            if memory.nbytes <= _KEEP_BYTES:
+                self._kept = [*self._kept[-1:], memory]
+        return memory[:count].reshape(rows, columns)  # views, whose base is the memory itself

@@ -7,9 +7,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from rase.backends._torch_graphs import DecodeGraphs
-from rase.backends._torch_ops import OPS
-from rase.backends._torch_step import Step
 from rase.backends.base import CompileOptions
 from rase.backends.reference import ReferenceBackend
 from rase.backends.torch import TorchBackend
@@ -22,6 +19,11 @@ from rase.testing.programs import assert_close, decode_each, nmse, run_chunks
 from rase.testing.tiny import TINY_LLAMA, WIDE_QWEN3, ZOO
 
 torch = pytest.importorskip("torch")
+
+from rase.backends._torch_graphs import DecodeGraphs  # noqa: E402
+from rase.backends._torch_ops import OPS  # noqa: E402
+from rase.backends._torch_step import Step  # noqa: E402
+
 pytestmark = pytest.mark.proof
 
 CODEBOOKS = ("IQ4_NL", "IQ4_XS", "MXFP4", "TQ1_0", "TQ2_0", "IQ3_XXS", "IQ3_S", "IQ2_XXS", "IQ2_XS", "IQ2_S",
