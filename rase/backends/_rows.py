@@ -31,7 +31,8 @@ class RowMemory:
     """
 
     def __init__(self) -> None:
-        self._kept: list[np.ndarray[Any, np.dtype[np.float32]]] = []  # at most two: the next rows come while the last ones are looked at
+        # At most two: the next rows come while the last ones are looked at.
+        self._kept: list[np.ndarray[Any, np.dtype[np.float32]]] = []
 
     def take(self, rows: int, columns: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         """An array ``(rows, columns)`` of whatever numbers. Nobody else has its memory while it, or a view
