@@ -100,11 +100,8 @@ def load_program(
         program = backend.compile(graph, weights, options)
         try:
             named = models.resolve(architecture or graph.architecture)
-            pool = PagePool(program, budget)
-            if kind != "embedding":
-                pool.make_ready()
             return LoadedProgram(
-                program, pool, named, file.metadata, file.tokenizer_json,
+                program, PagePool(program, budget), named, file.metadata, file.tokenizer_json,
                 file.format, file.location,
                 tuple(os.fspath(shard.path) for shard in file.shards),
                 tuple(shard.size for shard in file.shards), weights.digests, kind)  # fmt: skip

@@ -62,11 +62,6 @@ class PagePool:
         """Number of pages with at least one reference, by cache group."""
         return tuple(group.in_use for group in self._groups)
 
-    def make_ready(self) -> None:
-        """Reserve what the first requests will need, so that the program can get it before they come."""
-        for group in self._groups:
-            group.make_ready()
-
     def allocate(self, group: int) -> int:
         """Return a page id with one reference; its contents are undefined.
 
@@ -141,14 +136,14 @@ class _GroupPool:
             if page >= self._reserved:
                 self._grow(page + 1)
             elif self._ahead:
-                self.make_ready()
+                self._stay_ahead(page)
             self._references.append(0)
         self._references[page] = 1
         return page
 
-    def make_ready(self) -> None:
-        """Have some pages in reserve, if there is memory for them."""
-        if self._ahead and len(self._references) + self._ahead >= self._reserved < self.capacity:
+    def _stay_ahead(self, page: int) -> None:
+        """Have pages beyond ``page`` in reserve, if there is memory for them."""
+        if page + self._ahead >= self._reserved < self.capacity:
             with contextlib.suppress(OutOfPages):
                 self._grow(self._reserved + 1)
 
