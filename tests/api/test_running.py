@@ -53,6 +53,14 @@ def test_the_result_of_a_running_generation(endless) -> None:
     assert late.completion is None and isinstance(late.error, DeadlineExceeded)
 
 
+def test_who_hears_the_end_may_load_another_model(endless) -> None:
+    config = GenerationConfig(temperature=0.0, max_tokens=3)
+    heard: list[bool] = []
+    prepared = prepare(endless, TextRequest(prompt="Hi ", config=config))
+    running = start(endless, prepared, on_done=lambda ended: heard.append(ended is None or ended.active))
+    assert running.result().text == "abc" and heard == [False], "an answer that was told keeps no model"
+
+
 def test_a_slow_reader_is_not_run_away_from(endless) -> None:
     """The model waits for a callback that is a few pieces behind, and others do not wait for it."""
     started, release = threading.Event(), threading.Event()
