@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rase.errors import IntegrityMismatch, InvalidRequest, ManifestError, UnsupportedFormat
+from rase.memory import return_freed
 
 if TYPE_CHECKING:
     from rase.loading import LoadedProgram
@@ -82,6 +83,7 @@ def tokenizer_of(manifest: ModelManifest, loaded: LoadedProgram) -> LocalTokeniz
         raise ManifestError(
             f"the tokenizer of model '{manifest.id}'", expected=f"at most {rows} tokens",
             found=tokenizer.vocab_size, hint="Attach the tokenizer.json of this model.")  # fmt: skip
+    return_freed()
     return tokenizer
 
 

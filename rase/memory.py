@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import resource
 from pathlib import Path
 
-__all__ = ["available_memory", "cgroup_available", "limit_headroom"]
+__all__ = ["available_memory", "cgroup_available", "limit_headroom", "return_freed"]
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
@@ -17,6 +19,15 @@ def available_memory() -> int:
 
     bounds = [int(psutil.virtual_memory().available), cgroup_available(), limit_headroom()]
     return max(0, min(bound for bound in bounds if bound is not None))
+
+
+def return_freed() -> None:
+    """Give memory that was freed back to the system, where the C library keeps it for itself (glibc does).
+
+    After work that needed much for a short time: making a tokenizer of 150,000 tokens leaves 36 MB.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def limit_headroom() -> int | None:

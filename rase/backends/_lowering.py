@@ -42,38 +42,45 @@ def refuse_unknown(graph: Graph) -> None:
 
 
 class Buffers:
-    """Row buffers by liveness: a freed one is handed out again once every worker passed the next meeting."""
+    """Places for rows in one piece of memory, by liveness: a slot holds ``max_rows`` rows of a value; what
+    it leaves is handed out again once every worker passed the next meeting.
+    """
 
     def __init__(self, max_rows: int) -> None:
         self.max_rows = max_rows
         self.sizes: list[int] = []  # floats per row of each slot
-        self.repeats: list[int] = []  # rows per token of each slot
-        self._free: list[int] = []
-        self._leaving: list[int] = []
+        self.places: list[range] = []  # bytes of each slot
+        self.nbytes = 0  # of all together
+        self._free: list[range] = []  # ascending, with something in use between any two
+        self._leaving: list[range] = []
 
     def take(self, dim: int, repeats: int = 1) -> int:
+        """A slot for ``repeats`` rows a token of ``dim`` floats: the smallest gap that has room."""
         stride = -(-dim // 16) * 16
-        fitting = [s for s in self._free if (self.sizes[s], self.repeats[s]) == (stride, repeats)]
-        if fitting:
-            self._free.remove(fitting[0])
-            return fitting[0]
+        nbytes = Arena.room(4 * stride * repeats * self.max_rows)
+        gap = min((gap for gap in self._free if len(gap) >= nbytes), key=len, default=None)
+        if gap is None:  # at the end, which may be free in part
+            start = self.nbytes
+            if self._free and self._free[-1].stop == self.nbytes:
+                start = self._free.pop().start
+            self.nbytes = start + nbytes
+        else:
+            start, at = gap.start, self._free.index(gap)
+            self._free[at : at + 1] = [range(start + nbytes, gap.stop)] if len(gap) > nbytes else []
         self.sizes.append(stride)
-        self.repeats.append(repeats)
+        self.places.append(range(start, start + nbytes))
         return len(self.sizes) - 1
 
     def leave(self, slot: int) -> None:
-        self._leaving.append(slot)
+        self._leaving.append(self.places[slot])
 
     def meet(self) -> None:
-        self._free += self._leaving
-        self._leaving = []
-
-    @property
-    def nbytes(self) -> int:
-        return sum(Arena.room(self.slot_bytes(slot)) for slot in range(len(self.sizes)))
-
-    def slot_bytes(self, slot: int) -> int:
-        return 4 * self.sizes[slot] * self.repeats[slot] * self.max_rows
+        gaps: list[range] = []
+        for gap in sorted(self._free + self._leaving, key=lambda gap: gap.start):
+            if gaps and gaps[-1].stop == gap.start:
+                gap = range(gaps.pop().start, gap.stop)
+            gaps.append(gap)
+        self._free, self._leaving = gaps, []
 
 
 class Lowering:
@@ -350,8 +357,8 @@ class Lowering:
 
     def emit(self, walker: Any, scratch: Arena, weights: Mapping[str, Any]) -> None:
         """Give every slot and weight its address and hand the steps to the walker."""
-        sizes = [self.buffers.slot_bytes(slot) for slot in range(len(self.buffers.sizes))]
-        self.places = [scratch.take(size) for size in sizes]
+        memory = scratch.take(self.buffers.nbytes)
+        self.places = [memory[place.start : place.stop] for place in self.buffers.places]
         slots = [place.ctypes.data for place in self.places]
         for act in self.acts:
             places = [scratch.take(part).ctypes.data for part in self.act_bytes(*act)]

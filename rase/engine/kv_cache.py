@@ -22,7 +22,7 @@ __all__ = ["ABSENT", "OutOfPages", "PagePool", "SequencePages"]
 
 ABSENT = -1  # in a page table: no page, or one that the window has left behind
 _STATE_SEQUENCES = 8  # whose states get a share of the memory beside one sequence of the whole context
-_AHEAD_BYTES = 64 << 20  # of pages that are reserved before they are needed,
+_AHEAD_BYTES = 16 << 20  # of pages that are reserved before they are needed,
 _LARGE_PAGE = 1 << 20  # where a page has so many bytes that getting it from the system takes time
 _FIRST_STEP = 8  # pages of the first reservation: 256 tokens at 32 tokens a page
 
@@ -167,7 +167,7 @@ class _GroupPool:
     def _grow(self, needed: int) -> None:
         if needed > self.capacity:
             raise self._out(needed, self._budget)
-        step = max(2 * self._ahead, self._reserved // 2)
+        step = max(self._ahead, self._reserved // 2)
         generous = min(self.capacity, max(_FIRST_STEP, self._reserved + step, needed))
         for wanted in (generous, needed):  # the spare pages are only there to grow less often
             try:

@@ -91,7 +91,7 @@ def test_storage_grows_with_use_and_not_for_every_page():
 
 def test_large_pages_are_reserved_before_they_are_needed():
     storage = Storage()
-    storage.page_bytes = (16 << 20,)  # 64 MiB ahead are four pages
+    storage.page_bytes = (4 << 20,)  # 16 MiB ahead are four pages
     pool = PagePool(storage, 40 * storage.page_bytes[0])
     assert pool.allocate(0) == 0 and storage.calls == [8]
     for page in range(1, 40):
@@ -104,7 +104,7 @@ def test_large_pages_are_reserved_before_they_are_needed():
 
 def test_what_is_ready_ahead_is_given_up_where_memory_is_short():
     storage = Storage(limit=5)
-    storage.page_bytes = (16 << 20,)
+    storage.page_bytes = (4 << 20,)
     pool = PagePool(storage, 40 * storage.page_bytes[0])
     assert [pool.allocate(0) for _ in range(5)] == list(range(5))
     with pytest.raises(InsufficientMemory):
