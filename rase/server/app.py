@@ -1,4 +1,4 @@
-"""``create_app``: the routes, and the way of a request from bytes to a lane and back.
+"""``create_app`` and ``application``: the routes, and the way of a request from bytes to a lane and back.
 
     GET  /health, /ready, …      see ``rase.server.status``
     GET  /v1/models              the registered models
@@ -31,6 +31,7 @@ from rase import env
 from rase.errors import InvalidRequest
 from rase.server.access import facts
 from rase.server.body import ClientGone, check_content_type, read_body
+from rase.server.engines import Engines
 from rase.server.errors import Refused, error_response
 from rase.server.guard import Guard
 from rase.server.host import HostWatch
@@ -53,7 +54,7 @@ from rase.server.sse import JobStream
 from rase.server.status import Status
 from rase.server.turnstile import Turnstile
 
-__all__ = ["create_app"]
+__all__ = ["application", "create_app"]
 
 _SMALL = 32 << 10  # bytes that are parsed on the event loop: less work than handing them to a thread
 CLIENT_CLOSED = 499  # the log's status of a request whose client left
@@ -90,8 +91,24 @@ def create_app(
         registry = open_store(registry)
     cache = process_cache() if cache is None else cache
     runner = Runner(registry, cache, device=device, queue_limit=queue_limit, request_s=request_s)
+    return application(
+        runner, allowed_hosts=allowed_hosts, allowed_origins=allowed_origins, max_body=max_body,
+        ping_s=ping_s, drain_s=drain_s, keys=None if api_keys is None else Keys(api_keys))  # fmt: skip
+
+
+def application(
+    engines: Engines,
+    *,
+    allowed_hosts: Collection[str] | None = None,
+    allowed_origins: Collection[str] | None = None,
+    max_body: int | None = None,
+    ping_s: float = 10.0,
+    drain_s: float | None = None,
+    keys: Keys | None = None,
+) -> Starlette:
+    """The application over whatever runs the models; options are those of ``create_app``."""
     api = _Api(
-        runner, max_body=env.get("RASE_MAX_BODY") if max_body is None else max_body, ping_s=ping_s,
+        engines, max_body=env.get("RASE_MAX_BODY") if max_body is None else max_body, ping_s=ping_s,
         drain_s=env.get("RASE_DRAIN_TIMEOUT") if drain_s is None else drain_s,
     )  # fmt: skip
 
@@ -100,11 +117,11 @@ def create_app(
         try:
             yield
         finally:
-            runner.close()
-            await asyncio.to_thread(runner.join)
+            engines.close()
+            await asyncio.to_thread(engines.join)
 
-    readiness, answers = Readiness(runner), Answers()
-    routes = Status(runner, readiness, answers).routes()
+    readiness, answers = Readiness(engines), Answers()
+    routes = Status(engines, readiness, answers).routes()
     for prefix in ("/v1", ""):
         routes += [
             Route(prefix + "/models", api.models),
@@ -121,15 +138,15 @@ def create_app(
     options: dict[str, Any] = {
         "hosts": env.get("RASE_ALLOW_HOST") if allowed_hosts is None else allowed_hosts,
         "origins": env.get("RASE_ALLOW_ORIGIN") if allowed_origins is None else allowed_origins,
-        "keys": Keys(keys_of_settings() if api_keys is None else api_keys), "listeners": listeners,
+        "keys": Keys(keys_of_settings()) if keys is None else keys, "listeners": listeners,
     }  # fmt: skip
     app = Starlette(
         routes=routes, middleware=[Middleware(Guard, **options)], lifespan=lifespan,
         exception_handlers={HTTPException: _http_error},
     )  # fmt: skip
-    app.state.turnstile = Turnstile(Guard(app, **options), runner)
+    app.state.turnstile = Turnstile(Guard(app, **options), engines)
     app.router.redirect_slashes = False
-    app.state.runner, app.state.readiness = runner, readiness
+    app.state.runner, app.state.readiness = engines, readiness
     return app
 
 
@@ -144,21 +161,21 @@ async def _http_error(request: Request, error: Exception) -> Response:
 class _Api:
     """The endpoints; one object per application."""
 
-    def __init__(self, runner: Runner, *, max_body: int, ping_s: float, drain_s: float) -> None:
-        self.runner, self.max_body, self.ping_s = runner, max_body, ping_s
-        self._host = HostWatch(runner, drain_s)
+    def __init__(self, engines: Engines, *, max_body: int, ping_s: float, drain_s: float) -> None:
+        self.engines, self.max_body, self.ping_s = engines, max_body, ping_s
+        self._host = HostWatch(engines, drain_s)
 
     async def models(self, request: Request) -> Response:
-        manifests = await asyncio.to_thread(self.runner.registry.list)
+        manifests = await self.engines.manifests()
         objects = await asyncio.to_thread(lambda: [model_object(manifest) for manifest in manifests])
         return _json(encode({"object": "list", "data": objects}))
 
     async def model(self, request: Request) -> Response:
-        manifest = await asyncio.to_thread(self.runner.registry.get, request.path_params["id"])
+        manifest = await self.engines.manifest(request.path_params["id"])
         return _json(encode(await asyncio.to_thread(model_object, manifest)))
 
     async def loaded(self, request: Request) -> Response:
-        models = await asyncio.to_thread(self.runner.cache.loaded)
+        models = await self.engines.loaded()
         return _json(encode({"object": "list", "data": [loaded_object(model) for model in models]}))
 
     async def chat(self, request: Request) -> Response:
@@ -182,10 +199,10 @@ class _Api:
             del body
             if job is None:
                 job = await self._admit(request, await self._only_model())
-            self.runner.submit(job, call.requests, stream=call.stream, timeout=call.timeout)
+            self.engines.submit(job, call.requests, stream=call.stream, timeout=call.timeout)
             started = await job.ready
             if call.keep_alive is not None:
-                self._keep(started.model, call.keep_alive)
+                self.engines.keep(started.model, call.keep_alive)
             options = {"include_usage": call.include_usage, "logprobs": call.logprobs}
             reply = form(started.model, started.fingerprint, **options)
             n = call.requests[0].n
@@ -207,19 +224,13 @@ class _Api:
 
     async def _admit(self, request: Request, model: str) -> Job:
         facts(request.scope)["model"] = model
-        job = await self.runner.admit(model)
+        job = await self.engines.admit(model)
         job.watch(request.receive)
         return job
 
-    def _keep(self, model: str, seconds: float) -> None:
-        """The keep-alive time of the last request that states one holds for the model."""
-        for session in self.runner.cache.sessions():
-            if session.id == model:
-                self.runner.cache.keep(session, seconds=seconds)
-
     async def _only_model(self) -> str:
         """The one registered model, for requests that name none."""
-        manifests = await asyncio.to_thread(self.runner.registry.list)
+        manifests = await self.engines.manifests()
         if len(manifests) != 1:
             raise InvalidRequest(
                 "model is missing", param="model", expected="the id of a registered model",

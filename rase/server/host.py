@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from rase.server.runner import Runner
+from rase.server.engines import Engines
 
 __all__ = ["HostWatch"]
 
@@ -17,10 +17,10 @@ LOOK_S = 0.5
 
 
 class HostWatch:
-    """Drains ``runner`` within ``drain_s`` seconds once the host ends; looks only while something runs."""
+    """Drains ``engines`` within ``drain_s`` seconds once the host ends; looks only while something runs."""
 
-    def __init__(self, runner: Runner, drain_s: float) -> None:
-        self._runner, self._drain_s = runner, drain_s
+    def __init__(self, engines: Engines, drain_s: float) -> None:
+        self._engines, self._drain_s = engines, drain_s
         self._watching = False
 
     def watch(self) -> None:
@@ -32,8 +32,8 @@ class HostWatch:
     def _look(self) -> None:
         self._watching = False
         if _told_to_end():
-            self._runner.begin_drain(self._drain_s)
-        elif self._runner.active:
+            self._engines.begin_drain(self._drain_s)
+        elif self._engines.active:
             self.watch()
 
 

@@ -1,4 +1,4 @@
-"""``exposition``: the metrics of this process as Prometheus text.
+"""The metrics of this process, and ``exposition``: as Prometheus text.
 
 Each name of ``rase.metrics.METRICS`` is ``rase_NAME`` with the label ``model``, a counter
 ``rase_NAME_total``. Of this module are
@@ -23,12 +23,13 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
 
 import rase
 from rase import metrics
 from rase.memory import available_memory
 
-__all__ = ["CONTENT_TYPE", "Answers", "exposition"]
+__all__ = ["CONTENT_TYPE", "Answers", "exposition", "labelled", "of_models", "of_process"]
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
@@ -52,53 +53,79 @@ class Answers:
         with self._lock:
             return dict(self._counts)
 
-
-def exposition(cache: Any, answers: Answers) -> bytes:
-    """All metrics of this process, of the models in ``cache`` and of a server's ``answers``."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(cache, answers))
-    ProcessCollector(registry=registry)
-    return generate_latest(registry)
-
-
-class _Collector:
-    def __init__(self, cache: Any, answers: Answers) -> None:
-        self._cache, self._answers = cache, answers
-
-    def collect(self) -> Iterable[Family]:
-        build = GaugeMetricFamily("rase_build_info", "Always 1; what runs.", labels=["version"])
-        build.add_metric([rase.__version__], 1)
-        yield build
+    def families(self) -> list[Family]:
         http = CounterMetricFamily(
             "rase_http_requests", "Answers of the HTTP server.", labels=["method", "route", "status"]
         )
-        for (method, route, status), count in sorted(self._answers.snapshot().items()):
+        for (method, route, status), count in sorted(self.snapshot().items()):
             http.add_metric([method, route, str(status)], count)
-        yield http
-        available = available_memory()
-        yield GaugeMetricFamily("rase_memory_available_bytes", "What the process may still take.", available)
-        yield from self._loaded()
-        yield from _models()
+        return [http]
 
-    def _loaded(self) -> Iterable[Family]:
-        weights = GaugeMetricFamily(
-            "rase_model_weights_bytes", "Bytes of the files of a loaded model.", labels=["model"]
-        )
-        for model in self._cache.loaded():
-            weights.add_metric([model.id], model.weights)
-        yield weights
-        labels = ["model", "group"]
-        pages = GaugeMetricFamily("rase_kv_cache_pages", "Pages that may be used.", labels=labels)
-        used = GaugeMetricFamily("rase_kv_cache_pages_in_use", "Pages that hold something.", labels=labels)
-        for session in self._cache.sessions():
-            scheduler = getattr(session, "scheduler", None)
-            if scheduler is not None:
-                pool = scheduler.pool
-                for group, (most, now) in enumerate(zip(pool.capacity, pool.in_use, strict=True)):
-                    pages.add_metric([session.id, str(group)], most)
-                    used.add_metric([session.id, str(group)], now)
-        yield pages
-        yield used
+
+def exposition(families: Iterable[Family]) -> bytes:
+    """``families`` as text; those of one name, such as two replicas have, become one."""
+    merged: dict[str, Family] = {}
+    for family in families:
+        if family.name not in merged:
+            merged[family.name] = Family(family.name, family.documentation, family.type, family.unit)
+        merged[family.name].samples += family.samples
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Ready([*merged.values()]))
+    return generate_latest(registry)
+
+
+class _Ready(Collector):
+    def __init__(self, families: list[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Family]:
+        return self._families
+
+
+def labelled(families: Iterable[Family], **labels: str) -> list[Family]:
+    """``families`` with further labels on every sample."""
+    found = []
+    for family in families:
+        copy = Family(family.name, family.documentation, family.type, family.unit)
+        copy.samples = [sample._replace(labels={**sample.labels, **labels}) for sample in family.samples]
+        found.append(copy)
+    return found
+
+
+def of_process() -> list[Family]:
+    """What runs, and what it takes."""
+    build = GaugeMetricFamily("rase_build_info", "Always 1; what runs.", labels=["version"])
+    build.add_metric([rase.__version__], 1)
+    memory = GaugeMetricFamily(
+        "rase_memory_available_bytes", "What the process may still take.", available_memory()
+    )
+    return [build, memory, *ProcessCollector(registry=None).collect()]
+
+
+def of_models(cache: Any) -> list[Family]:
+    """All metrics of the models in ``cache``, and of those that were in it."""
+    return [*_loaded(cache), *_models()]
+
+
+def _loaded(cache: Any) -> Iterable[Family]:
+    weights = GaugeMetricFamily(
+        "rase_model_weights_bytes", "Bytes of the files of a loaded model.", labels=["model"]
+    )
+    for model in cache.loaded():
+        weights.add_metric([model.id], model.weights)
+    yield weights
+    labels = ["model", "group"]
+    pages = GaugeMetricFamily("rase_kv_cache_pages", "Pages that may be used.", labels=labels)
+    used = GaugeMetricFamily("rase_kv_cache_pages_in_use", "Pages that hold something.", labels=labels)
+    for session in cache.sessions():
+        scheduler = getattr(session, "scheduler", None)
+        if scheduler is not None:
+            pool = scheduler.pool
+            for group, (most, now) in enumerate(zip(pool.capacity, pool.in_use, strict=True)):
+                pages.add_metric([session.id, str(group)], most)
+                used.add_metric([session.id, str(group)], now)
+    yield pages
+    yield used
 
 
 def _models() -> Iterable[Family]:

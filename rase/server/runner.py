@@ -15,13 +15,20 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rase import env
 from rase.completion import Completion, Prepared, Running, TextRequest, prepare, start
 from rase.duration import FOREVER
 from rase.errors import ServerBusy
+from rase.server import vitals
 from rase.server.job import Job, Postbox, Started
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+    from rase.registry import ModelManifest
+    from rase.session_cache import LoadedModel
 
 __all__ = ["Runner"]
 
@@ -139,7 +146,7 @@ class _Parts:
 
 
 class Runner:
-    """All lanes of a server. Its methods, but ``join``, belong on the event loop."""
+    """All lanes of a server: its ``Engines``. Its methods, but ``join``, belong on the event loop."""
 
     def __init__(
         self, registry: Any, cache: Any, *, device: Any = "auto", queue_limit: int | None = None,
@@ -168,6 +175,16 @@ class Runner:
         job = Job(model, self._postbox())
         lane.admit(job)
         return job
+
+    async def manifests(self) -> Sequence[ModelManifest]:
+        """The registered models."""
+        found: Sequence[ModelManifest] = await asyncio.to_thread(self.registry.list)
+        return found
+
+    async def manifest(self, model: str) -> ModelManifest:
+        """The manifest of ``model``. Raises ``ModelNotFound``, ``InvalidModelId`` or ``ManifestError``."""
+        found: ModelManifest = await asyncio.to_thread(self.registry.get, model)
+        return found
 
     def full(self, model: str) -> ServerBusy | None:
         """How ``admit`` would refuse a request for ``model`` because of its queue, or None."""
@@ -198,6 +215,31 @@ class Runner:
 
     def _session(self, job: Job) -> Any:
         return self.cache.get_or_load(self.registry, job.model, self.device, cancelled=lambda: job.stopped)
+
+    def keep(self, model: str, seconds: float) -> None:
+        """Keep ``model`` loaded for as long after its last use."""
+        for session in self.cache.sessions():
+            if session.id == model:
+                self.cache.keep(session, seconds=seconds)
+
+    async def faults(self) -> list[str]:
+        """What keeps loaded models from answering."""
+        return await vitals.faults(self.cache)
+
+    async def loaded(self) -> Sequence[LoadedModel]:
+        """What is loaded, the last used one first."""
+        found: Sequence[LoadedModel] = await asyncio.to_thread(self.cache.loaded)
+        return found
+
+    async def summaries(self) -> list[dict[str, Any]]:
+        """The figures of each loaded model for people."""
+        return await asyncio.to_thread(vitals.summaries, self.cache)
+
+    async def families(self) -> list[Metric]:
+        """The metrics of the models."""
+        from rase.server.prometheus import of_models
+
+        return await asyncio.to_thread(of_models, self.cache)
 
     @property
     def active(self) -> int:

@@ -18,12 +18,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import rase
-from rase import metrics
 from rase.memory import available_memory
-from rase.server.prometheus import CONTENT_TYPE, Answers, exposition
+from rase.server.engines import Engines
+from rase.server.prometheus import CONTENT_TYPE, Answers, exposition, of_process
 from rase.server.readiness import Readiness
 from rase.server.replies import encode
-from rase.server.runner import Runner
 
 __all__ = ["Status"]
 
@@ -33,8 +32,8 @@ _NEVER_KEPT = {"cache-control": "no-store"}
 class Status:
     """One object per application."""
 
-    def __init__(self, runner: Runner, readiness: Readiness, answers: Answers) -> None:
-        self._runner, self._readiness, self._answers = runner, readiness, answers
+    def __init__(self, engines: Engines, readiness: Readiness, answers: Answers) -> None:
+        self._engines, self._readiness, self._answers = engines, readiness, answers
         self._started = time.time()
 
     def routes(self) -> list[Route]:
@@ -60,13 +59,17 @@ class Status:
         return _json({"version": rase.__version__})
 
     async def metrics(self, request: Request) -> Response:
-        text = await asyncio.to_thread(exposition, self._runner.cache, self._answers)
+        models = await self._engines.families()
+        text = await asyncio.to_thread(
+            lambda: exposition([*of_process(), *self._answers.families(), *models])
+        )
         return Response(text, headers={**_NEVER_KEPT, "content-type": CONTENT_TYPE})
 
     async def system(self, request: Request) -> Response:
-        return _json(await asyncio.to_thread(self._summary))
+        models = await self._engines.summaries()
+        return _json(await asyncio.to_thread(self._summary, models))
 
-    def _summary(self) -> dict[str, Any]:
+    def _summary(self, models: list[dict[str, Any]]) -> dict[str, Any]:
         """What a console shows: times in seconds, sizes in bytes, rates in tokens a second."""
         import psutil
 
@@ -79,25 +82,7 @@ class Status:
             "http": {"requests": sum(answers.values()), "errors": errors},
             "memory": {"resident": process.memory_info().rss, "available": available_memory()},
             "processor": {"seconds": round(sum(times[:2]), 2), "threads": process.num_threads()},
-            "models": [self._model(model) for model in self._runner.cache.loaded()],
-        }  # fmt: skip
-
-    @staticmethod
-    def _model(model: Any) -> dict[str, Any]:
-        known = metrics.of(model.id).snapshot()
-        counters, times = known.counters, known.histograms
-        proposed = counters["drafts_proposed"]
-        return {
-            "id": model.id, "weights": model.weights, "active": model.active,
-            "waiting": int(known.gauges["queue_length"]), "running": int(known.gauges["requests_running"]),
-            "finished": counters["requests_finished"], "failed": counters["requests_failed"],
-            "tokens_prompt": counters["tokens_prompt"], "tokens_cached": counters["tokens_cached"],
-            "tokens_generated": counters["tokens_generated"],
-            "ttft_p50_s": times["ttft_seconds"].quantile(0.5),
-            "itl_p50_s": times["itl_seconds"].quantile(0.5),
-            "prefill_rate": round(times["prefill_rate"].mean, 1),
-            "decode_rate": round(times["decode_rate"].mean, 1),
-            "drafts_accepted": counters["drafts_accepted"] / proposed if proposed else None,
+            "models": models,
         }  # fmt: skip
 
 

@@ -15,10 +15,10 @@ from typing import Any
 from rase.errors import InvalidRequest
 from rase.server.access import facts
 from rase.server.body import check_content_type
+from rase.server.engines import Engines
 from rase.server.errors import error_response
 from rase.server.guard import Guard
 from rase.server.openai import model_of
-from rase.server.runner import Runner
 
 __all__ = ["Turnstile"]
 
@@ -30,14 +30,14 @@ _STRANGE = frozenset({b"transfer-encoding", b"expect", b"upgrade"})  # what chan
 
 
 class Turnstile:
-    """``runner.full(model)`` says how a request for ``model`` is refused now, ``guard`` who may ask."""
+    """``engines.full(model)`` says how a request for ``model`` is refused now, ``guard`` who may ask."""
 
-    def __init__(self, guard: Guard, runner: Runner) -> None:
-        self._guard, self._runner = guard, runner
+    def __init__(self, guard: Guard, engines: Engines) -> None:
+        self._guard, self._engines = guard, engines
 
     def expects_more(self, data: bytes) -> bool:
         """Whether some queue is full, and the body of the request ``data`` is still to come."""
-        if not self._runner.crowded:
+        if not self._engines.crowded:
             return False
         head, end, body = data.partition(b"\r\n\r\n")
         length = _LENGTH.search(head + b"\r\n")
@@ -64,7 +64,7 @@ class Turnstile:
         if names.count(b"host") != 1 or not _STRANGE.isdisjoint(names) or lengths != [b"%d" % len(body)]:
             return None
         model = model_of(body)
-        error = None if model is None else self._runner.full(model)
+        error = None if model is None else self._engines.full(model)
         if error is None:
             return None
         started, path = time.perf_counter(), target[1].decode()
