@@ -18,7 +18,10 @@ from typing import Any, NamedTuple
 from rase.errors import InvalidSetting
 from rase.settings import SETTINGS, Setting, key_of, option_of
 
-__all__ = ["SETTINGS", "Found", "Setting", "check", "choose", "command", "files", "find", "get", "name_file"]
+__all__ = [
+    "SETTINGS", "Found", "Setting", "check", "choose", "command", "files", "find", "get", "name_file",
+    "texts",
+]  # fmt: skip
 
 FILE = "rase.toml"
 
@@ -104,6 +107,27 @@ def find(name: str) -> Found:
             if name in texts:
                 return Found(_parsed(name, texts[name], f"{path}: {key_of(name)}"), str(path))
     return Found(setting.default, "default")
+
+
+def texts() -> tuple[dict[str, str], dict[str, str]]:
+    """What is set, but secrets, as text by variable, for processes elsewhere.
+
+    First what options and files say, which counts there, too; then what this environment says, which the
+    environment there comes before. Raises ``InvalidSetting`` for a file with something wrong.
+    """
+    given: dict[str, str] = {}
+    inherited: dict[str, str] = {}
+    for name, setting in SETTINGS.items():
+        if setting.secret:
+            continue
+        if _layers is not None and name in _layers.options:
+            given[name] = _layers.options[name]
+        elif text := os.environ.get(name, ""):
+            inherited[name] = text
+        elif _layers is not None:
+            for _, values in reversed(_read_files(_layers)):  # what stands first counts
+                given |= {name: values[name]} if name in values else {}
+    return given, inherited
 
 
 def check() -> None:

@@ -24,7 +24,8 @@ same facts as data (``error.data``), so that a caller can show them or act on th
     │   └── StoreLocked               another process holds the store's lock
     ├── BackendUnavailable            device, instruction set or extra that is absent here
     ├── BackendError                  a backend failed while running
-    │   └── DeviceLost                its device is gone, and it goes on without
+    │   ├── DeviceLost                its device is gone, and it goes on without
+    │   └── ReplicaLost               a process of a cluster is gone, and its requests with it
     ├── InvalidLogits                 the model produced NaN or infinity
     ├── InsufficientMemory            does not fit, with the numbers
     ├── SessionBusy                   the session is in use by the calling thread
@@ -43,7 +44,8 @@ __all__ = [
     "CorruptModelFile", "DeadlineExceeded", "DeviceLost", "EngineError", "HubError", "InsufficientMemory",
     "IntegrityMismatch",
     "InvalidGenerationConfig", "InvalidLogits", "InvalidModelId", "InvalidRequest", "InvalidSetting",
-    "ManifestError", "ModelFileNotFound", "ModelNotFound", "NoChatTemplate", "ServerBusy", "SessionBusy",
+    "ManifestError", "ModelFileNotFound", "ModelNotFound", "NoChatTemplate", "ReplicaLost", "ServerBusy",
+    "SessionBusy",
     "SourceError", "StoreError", "StoreLocked", "TokenizerError", "UnsupportedArchitecture",
     "UnsupportedFormat",
 ]  # fmt: skip
@@ -241,6 +243,12 @@ class DeviceLost(BackendError):
     """
 
     code = "device_lost"
+
+
+class ReplicaLost(BackendError):
+    """A process of a cluster is gone that computed a request; sent again, another one answers the same."""
+
+    code = "replica_lost"
 
 
 class InvalidLogits(EngineError):

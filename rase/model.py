@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Messages = str | Sequence[Mapping[str, Any] | ChatMessage]
 
-__all__ = ["Answer", "Model", "Options", "load"]
+__all__ = ["Answer", "Model", "Options", "load", "request_of"]
 
 _Session = TypeVar("_Session")
 _VARIABLES = ("enable_thinking", "reasoning_effort", "tools", "documents")  # of chat templates
@@ -321,15 +321,16 @@ def _chat(messages: Any, options: Options) -> TextRequest:
     from rase.text.messages import ChatMessage, parse_messages
 
     if isinstance(messages, str):
-        return _request(options, messages=[ChatMessage("user", messages)])
-    return _request(options, messages=parse_messages(messages))
+        return request_of(options, messages=[ChatMessage("user", messages)])
+    return request_of(options, messages=parse_messages(messages))
 
 
 def _raw(prompt: str | Sequence[int], options: Options) -> TextRequest:
-    return _request(options, prompt=prompt)
+    return request_of(options, prompt=prompt)
 
 
-def _request(options: Options, **what: Any) -> TextRequest:
+def request_of(options: Options, **what: Any) -> TextRequest:
+    """The request with these options; ``what`` is messages or a prompt. Raises ``InvalidRequest``."""
     from rase.completion import TextRequest, normalise_stop
     from rase.engine.config import GenerationConfig
 

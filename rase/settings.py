@@ -180,6 +180,23 @@ SETTINGS: dict[str, Setting] = {
     "RASE_SPECULATION": Setting(_flag, "0 or 1", True, "Guess tokens by prompt lookup and verify them."),
     "RASE_IGNORE_EOS": Setting(
         _flag, "0 or 1", False, "Let answers go on behind end tokens, for requests that do not say."),
+    # More than one machine
+    "RASE_REPLICAS": Setting(_count, _AT_LEAST_1, 1, "Processes of a cluster that run each model."),
+    "RASE_MIN_REPLICAS": Setting(
+        _count, _AT_LEAST_1, None, "The fewest of them, where their number follows the load."),
+    "RASE_MAX_REPLICAS": Setting(
+        _count, _AT_LEAST_1, None, "The most of them, where their number follows the load."),
+    "RASE_TARGET_ONGOING_REQUESTS": Setting(
+        _count, _AT_LEAST_1, 8, "Requests of each, on average, beyond which another one is started."),
+    "RASE_REPLICA_CPUS": Setting(
+        _count, _AT_LEAST_1, None, "Processors that Ray keeps for each, and threads it computes with; "
+        "default: an equal share of this machine's, and of a running cluster a whole machine's."),
+    "RASE_ROUTER": Setting(
+        _choice("prefix", "ray", "balanced"), "prefix, ray or balanced", "prefix",
+        "Who gets a request: whoever knows the beginning of its prompt, the same by Ray's own router, or "
+        "whoever has least to do."),
+    "RASE_RAY_ADDRESS": Setting(
+        str, "auto, or HOST:PORT", None, "A running Ray cluster; default: a Ray of its own on this machine."),
     # The machine
     "RASE_NUM_THREADS": Setting(
         _count, _AT_LEAST_1, None,

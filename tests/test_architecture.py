@@ -33,8 +33,9 @@ FLOORS = {
 VALUES = {"engine.config", "engine.generation", "text.messages"}
 ARROWS: dict[str, set[str]] = {
     "public": {"api", "completion", "session", "registry", "text.chat", "text.tokenizer", *VALUES},
-    "cli": {"server", "session", "completion", "registry", "api", "benchmark", "convert", *VALUES},
+    "cli": {"cluster", "server", "session", "completion", "registry", "api", "benchmark", "convert", *VALUES},
     "benchmark": {"session", "graph", "gguf", "models.files", "backends.base", "backends.limits"},
+    "cluster": {"server", "session", "completion", "api", "registry", *VALUES},
     "server": {"session", "completion", "registry", *VALUES},
     "api": {"completion", "session", "registry", *VALUES},
     "completion": {"session", "engine", "text"},

@@ -61,6 +61,7 @@ MODEL = {
     "remove": ("rase.cli.model_show:remove_model", "Remove a model from the store."),
 }
 RUNTIME = {"probe": ("rase.cli.runtime:probe", "Choose a device and run a real operation on it.")}
+CLUSTER = {"run": ("rase.cli.cluster:run", "Serve models from several processes or machines.")}
 CONFIG = {
     "show": ("rase.cli.config:show", "Print what is set, and who says so."),
     "path": ("rase.cli.config:path", "Print the configuration files."),
@@ -70,6 +71,7 @@ ROOT = {
     "embed": ("rase.cli.embed:embed", "Print vectors of texts, by an embedding model."),
     "model": ("rase.cli.app:model", "Register, list, verify and remove models."),
     "serve": ("rase.cli.serve:serve", "Serve the models over the OpenAI API."),
+    "cluster": ("rase.cli.app:cluster", "Serve from several processes and machines, by Ray."),
     "batch": ("rase.cli.batch:batch", "Answer a file of requests (OpenAI's batch format)."),
     "bench": ("rase.cli.bench:bench", "Measure how fast a model runs here."),
     "ps": ("rase.cli.ps:ps", "List the models that a running server has loaded."),
@@ -108,6 +110,12 @@ def model() -> None:
 @common_options
 def runtime() -> None:
     """Look at the machine."""
+
+
+@click.group(cls=LazyGroup, lazy=CLUSTER)
+@common_options
+def cluster() -> None:
+    """Serve from several processes and machines, by Ray."""
 
 
 @click.group(cls=LazyGroup, lazy=CONFIG)

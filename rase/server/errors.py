@@ -56,6 +56,8 @@ _RULES: dict[type[BaseException], _Rule] = {
     e.ServerBusy: _Rule(503, retry=True),
     e.SessionBusy: _Rule(503, "The model is in use by the process that hosts this server.", retry=True),
     e.StoreLocked: _Rule(503, "Another process holds the lock of the model store.", retry=True),
+    e.ReplicaLost: _Rule(503, "The process that computed this request is gone. Another one answers the same: "
+                              "send it again.", retry=True),
     e.DeadlineExceeded: _Rule(504, "The request did not end before its deadline."),
     e.EngineError: _Rule(500, _SERVER),
     BaseException: _Rule(500, _SERVER),

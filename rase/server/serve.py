@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from rase import env
@@ -25,7 +25,7 @@ from rase.server.keys import keys_of_settings
 from rase.server.listen import Server, bind
 from rase.session_cache import SessionCache
 
-__all__ = ["serve"]
+__all__ = ["announce", "refuse_strangers", "serve"]
 
 
 def serve(
@@ -74,7 +74,7 @@ def serve(
     sock = bind(host, env.get("RASE_PORT") if port is None else port)
     try:
         if not (api_keys or is_loopback(sock.getsockname()[0])):
-            _refuse_strangers(host, env.get("RASE_INSECURE") if insecure is None else insecure)
+            refuse_strangers(host, env.get("RASE_INSECURE") if insecure is None else insecure)
         app = create_app(
             store, cache, device=device, queue_limit=queue_limit, drain_s=drain_s,
             allowed_hosts=allowed_hosts, allowed_origins=allowed_origins, api_keys=api_keys)  # fmt: skip
@@ -90,7 +90,7 @@ def serve(
                 for model in models:
                     _load(cache, registry, model, draft, device, cancelled)
                 gc.freeze()  # what stands now stays: a collection that looks at all of it stops everybody
-            _announce(url, registry, bool(api_keys))
+            announce(url, [manifest.id for manifest in registry.list()], bool(api_keys))
             if on_ready is not None:
                 on_ready(url)
 
@@ -118,8 +118,8 @@ def _load(
     self_check(session)
 
 
-def _refuse_strangers(host: str, insecure: bool) -> None:
-    """An address that other machines reach needs keys, or a word that it shall not."""
+def refuse_strangers(host: str, insecure: bool) -> None:
+    """An address that other machines reach needs keys, or a word that it shall not: ``InvalidSetting``."""
     if not insecure:
         raise InvalidSetting(
             f"other machines can reach {host}", expected="API keys", found="none",
@@ -129,8 +129,8 @@ def _refuse_strangers(host: str, insecure: bool) -> None:
     print(note, file=sys.stderr, flush=True)
 
 
-def _announce(url: str, registry: Any, keys: bool) -> None:
-    ids = [manifest.id for manifest in registry.list()]
+def announce(url: str, ids: Sequence[str], keys: bool) -> None:
+    """Say where the models ``ids`` are served, and a line to try."""
     example = ids[0] if ids else "MODEL"
     lines = [
         f"rase serves {len(ids)} model{'' if len(ids) == 1 else 's'} at {url}/v1  (Ctrl-C ends it)",

@@ -30,7 +30,7 @@ STATUS = {
     "ModelNotFound": 404, "InvalidModelId": 404, "ModelFileNotFound": 422, "UnsupportedFormat": 422,
     "UnsupportedArchitecture": 422, "CorruptModelFile": 422, "ManifestError": 422, "IntegrityMismatch": 422,
     "TokenizerError": 422, "InsufficientMemory": 507, "BackendUnavailable": 501, "ServerBusy": 503,
-    "SessionBusy": 503, "StoreLocked": 503, "DeadlineExceeded": 504,
+    "SessionBusy": 503, "ReplicaLost": 503, "StoreLocked": 503, "DeadlineExceeded": 504,
 }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_status_and_body_of_every_error(kind: Any) -> None:
     assert set(error) == {"message", "type", "param", "code"}
     assert error["message"] and error["code"]
     assert error["type"] == ("invalid_request_error" if expected < 500 else "server_error")
-    if kind.__name__ in ("ServerBusy", "SessionBusy", "StoreLocked"):
+    if kind.__name__ in ("ReplicaLost", "ServerBusy", "SessionBusy", "StoreLocked"):
         assert int(response.headers["retry-after"]) >= 1 and "x-should-retry" not in response.headers
     else:
         assert response.headers["x-should-retry"] == "false" and "retry-after" not in response.headers

@@ -20,7 +20,7 @@ from rase.server.app import create_app
 from rase.server.serve import Server, bind
 from rase.session_cache import SessionCache
 
-__all__ = ["Answer", "RunningServer", "chat_body", "running", "stream_events", "wait_until"]
+__all__ = ["Answer", "RunningServer", "chat_body", "running", "running_app", "stream_events", "wait_until"]
 
 TIMEOUT = 20.0  # seconds after which any read in a test fails instead of hanging
 
@@ -146,7 +146,10 @@ class RunningServer:
 
     def jobs(self, model: str) -> int:
         """Requests of ``model`` that wait or run."""
-        lane = self.app.state.runner._lanes.get(model)
+        runner = self.app.state.runner
+        if not hasattr(runner, "_lanes"):
+            return len(runner._jobs[model])
+        lane = runner._lanes.get(model)
         return len(lane.jobs) if lane else 0
 
 
@@ -159,7 +162,13 @@ def running(
     for name, path in models.items():
         registry.import_local(name, path)
     options = {"cache": SessionCache(), **options}
-    app = create_app(registry, drain_s=drain_s, **options)
+    with running_app(create_app(registry, drain_s=drain_s, **options), drain_s=drain_s) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running_app(app: Any, *, drain_s: float = 2.0) -> Iterator[RunningServer]:
+    """Serve ``app`` on a free port."""
     sock = bind("127.0.0.1", 0)
     server = Server(app, drain_s=drain_s)
     lines: list[str] = []

@@ -1,0 +1,77 @@
+"""Which replica gets a request: ``PrefixRouter``, on the interface that Ray Serve offers for routers.
+
+Ray has a router of its own for prefixes, in a module that is not public and that keeps every prompt's text
+in a process beside; ``router_class("ray")`` finds it by name, where it is.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
+
+from rase.cluster.prefixes import Affinity
+from rase.errors import BackendUnavailable
+
+__all__ = ["PrefixRouter", "router_class"]
+
+_OF_RAY = "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router"
+
+
+def router_class(name: str) -> type | None:
+    """The class for ``prefix`` or ``ray``; None for ``balanced``, which is Serve's own default.
+
+    Raises ``BackendUnavailable`` where this Ray has no router for prefixes.
+    """
+    if name == "balanced":
+        return None
+    if name == "prefix":
+        return PrefixRouter
+    try:
+        found: type = import_module(_OF_RAY).PrefixCacheAffinityRouter
+    except (ImportError, AttributeError) as error:
+        raise BackendUnavailable(
+            "Ray's router for prefixes", expected=f"PrefixCacheAffinityRouter in {_OF_RAY}", found=str(error),
+            hint="Use --router prefix, which needs no part of Ray that is not public.") from None  # fmt: skip
+    return found
+
+
+class PrefixRouter(RequestRouter):  # type: ignore[misc]
+    """Sends requests with the same beginning to the same replica, while its queue allows."""
+
+    def initialize_state(self, **options: Any) -> None:
+        """Called by Serve before the first request."""
+        self._affinity = Affinity()
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Called by Serve when replicas come or go."""
+        super().update_replicas(replicas)
+        self._affinity.keep([replica.replica_id.unique_id for replica in replicas])
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """The candidates in groups, the best first; Serve takes the one that is least busy of a group."""
+        candidates = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
+        loads = {
+            name: self.replica_queue_len_cache.get(replica.replica_id) or 0
+            for name, replica in candidates.items()
+        }
+        keys = _keys(pending_request)
+        groups = self._affinity.rank(keys, loads)
+        if pending_request is not None:
+            pending_request.routing_context.should_backoff = True  # all are asked: wait before the next round
+        if groups and len(groups[0]) == 1:
+            self._affinity.learn(keys, groups[0][0])  # at once: the next of a crowd may be its neighbour
+        return [[candidates[name] for name in group] for group in groups]
+
+    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
+        """Called by Serve when a replica has taken a request."""
+        self._affinity.learn(_keys(pending_request), replica_id.unique_id)
+
+
+def _keys(pending: PendingRequest | None) -> tuple[bytes, ...]:
+    """Those of an ``Ask``; other calls have none."""
+    args = pending.args if pending is not None else ()
+    return getattr(args[0], "prefix", ()) if args else ()
