@@ -114,7 +114,8 @@ def _cores() -> int:
     """Physical cores that this process may use, as far as the system says."""
     import psutil
 
-    return min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(psutil.cpu_count(logical=False) or 1, usable)
 
 
 def _whole_paths(texts: Mapping[str, str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+from rase import env
 from rase.cluster.config import Config
 from rase.cluster.wire import Ask, Done, Failed, Message, Pieces
 from rase.duration import FOREVER
@@ -38,9 +39,11 @@ class Replica:
         registry = open_store()
         check_same(manifest, registry.get(manifest.id))
         self.name = manifest.id
-        self._cache = SessionCache(keep_alive=FOREVER)
+        self._cache = SessionCache(keep_alive=FOREVER, budget=env.get("RASE_MEMORY_BUDGET"))
         session = self._cache.get_or_load(registry, manifest.id, config.device)
         self._cache.keep(session, pinned=True)
+        if draft := env.get("RASE_DRAFT"):
+            session.use_draft(self._cache.get_or_load(registry, draft, config.device))
         self_check(session)
         gc.freeze()  # what stands now stays: a collection that looks at all of it stops everybody
         sys.setswitchinterval(0.0005)  # the event loop waits for a driver's Python no longer than that

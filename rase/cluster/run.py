@@ -99,10 +99,15 @@ def _start(config: Config, keys: Keys, host: str, port: int, *, everywhere: bool
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     application = build(config, keys)
+    place: Any = {
+        "proxy_location": "EveryNode" if everywhere else "HeadOnly",
+        "http_options": {"host": host, "port": port}, "logging_config": _QUIET,
+    }  # fmt: skip
     try:
-        serve.start(
-            proxy_location="EveryNode" if everywhere else "HeadOnly",
-            http_options={"host": host, "port": port}, logging_config=_QUIET)  # fmt: skip
+        try:
+            serve.start(**place)
+        except TimeoutError:  # a busy machine needs longer than Serve waits; it is on its way
+            serve.start(**place)
         serve.run(application, name=APP, route_prefix="/")
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()]

@@ -43,13 +43,14 @@ def test_python_m_rase_is_the_command(command: list[str]) -> None:
 
 
 def test_every_command_has_help(rase: Rase) -> None:
-    from rase.cli.app import MODEL, ROOT, RUNTIME
+    from rase.cli.app import CLUSTER, MODEL, ROOT, RUNTIME
 
     for path in [
         [],
         *([name] for name in ROOT),
         *(["model", n] for n in MODEL),
         *(["runtime", n] for n in RUNTIME),
+        *(["cluster", n] for n in CLUSTER),
     ]:
         result = rase(*path, "--help")
         assert result.code == 0 and "Usage: rase" in result.out and "--store" in result.out, path
