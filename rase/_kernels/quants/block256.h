@@ -178,12 +178,13 @@ TEMPLATE void block256_four_subs(const block256 f, block256_state *s, const int 
 TEMPLATE void block256_joined(const block256 f, block256_state *s, const int n, const int h) {
     const int sub_bytes = (int)block256_bytes(f) * f.sub / 256, part = f.run < f.sub ? f.run : f.sub, vectors = part / 4;
     const int parts = 4 * f.sub / part, side = n > 1 ? 1 : vectors == 4 ? 4 : 2; /* parts in all; side by side */
+    const int paced = f.sub == 16 ? side * part * sub_bytes / f.sub : 0; /* bytes of the stream whose lines ahead are fetched step by step */
     const int8_t *q = s->q + 4 * h * f.sub;
     UNROLL(first, parts / side) {
         rp dot[4][2 * DOT_TILE];
         UNROLL(j, side) {
             const int at = (first * side + j) * part, i = at / f.sub;
-            if (at % f.sub == 0) read_ahead(s->block + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
+            if (!paced && at % f.sub == 0) read_ahead(s->block + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
             UNROLL(t, n) {
                 const int16_t *sides = s->sides + t * s->blocks * RASE_SIDES + (4 * h * f.sub + at) / 16 * (part == 16 ? 2 : 1) + (part == 16 ? 0 : 32);
                 dot[j][2 * t] = rp_begin(ri_zero());
@@ -192,6 +193,8 @@ TEMPLATE void block256_joined(const block256 f, block256_state *s, const int n, 
         }
         rb turned[4][4];
         UNROLL(step, vectors) {
+            const int from = first * paced + paced * step / vectors, to = first * paced + paced * (step + 1) / vectors;
+            if (paced) read_ahead(s->block + 4 * h * sub_bytes + from / 64 * 64, to / 64 - from / 64);
             UNROLL(j, side) {
                 const int at = (first * side + j) * part, i = at / f.sub, v = at % f.sub / 4 + (part < f.sub ? step : block256_step(f, step));
                 if (f.turned && step % 4 == 0) f.turned(s->block, h, i, step / 4, turned[j]);

@@ -63,6 +63,18 @@ TEMPLATE void wide_step(ri *sum, const int g, const int16_t *const *weights, con
 }
 #endif
 
+/* The lines ahead that fall to depths [from, from + depth). In small portions: a burst of requests to memory would stop the core. */
+TEMPLATE void wide_read_ahead(const wide_task *task, int from, int depth, const int g) {
+    const int start = task->first + from / 16 * task->lines;
+    for (int line = start; line < start + depth / 16 * task->lines; line++) {
+        UNROLL(j, g) {
+            const uint8_t *p = task->weights + 64 * line + (size_t)j * task->apart;
+            if (line % 2 == 0) __builtin_prefetch(p + AHEAD_FARTHER, 0, 2);
+            __builtin_prefetch(p + AHEAD_NEAR, 0, 3);
+        }
+    }
+}
+
 /* sum = the products of depths [k, k + depth), `from` in the panels. */
 TEMPLATE void wide_sum(const wide_panel *panels, int from, int depth, const wide_task *task, int64_t k, const int g, ri *sum) {
     const int16_t *a = task->act->wide + task->row * task->cols + k / RASE_WIDE_COLS * WIDE_RUN + k % RASE_WIDE_COLS;
@@ -71,15 +83,6 @@ TEMPLATE void wide_sum(const wide_panel *panels, int from, int depth, const wide
     UNROLL(t, ROWS * g) sum[t] = ri_zero();
     for (int d = 0; d < depth; d += 16) {
         wide_step(sum, g, weights, a);
-        /* In small portions: a burst of requests to memory would stop the core. */
-        for (int l = 0; l < task->lines; l++) {
-            const int line = task->first + (from + d) / 16 * task->lines + l;
-            UNROLL(j, g) {
-                const uint8_t *p = task->weights + 64 * line + (size_t)j * task->apart;
-                if (line % 2 == 0) __builtin_prefetch(p + AHEAD_FARTHER, 0, 2);
-                __builtin_prefetch(p + AHEAD_NEAR, 0, 3);
-            }
-        }
         UNROLL(j, g) weights[j] += 16 * RASE_R;
         a += (k + d) % RASE_WIDE_COLS ? WIDE_RUN - 16 : 16;
     }
@@ -94,6 +97,7 @@ TEMPLATE void wide_256(const wide_panel *panels, const wide_kind *kind, int64_t 
     UNROLL(t, ROWS * g) acc[t] = k ? rf_load(task->sums + t * RASE_R) : rf_zero();
     UNROLL(t, ROWS * g) d[t] = rf_mul(rf_load(panels[t / ROWS].d), rf_set1(da[t % ROWS * blocks]));
     for (int i = 0; i < WIDE_DEPTH; i += kind->run) {
+        wide_read_ahead(task, i, kind->run, g);
         wide_sum(panels, i, kind->run, task, k + i, g, sum);
         UNROLL(t, ROWS * g) acc[t] = rf_fma(rf_from_ri(sum[t]), d[t], acc[t]);
     }
@@ -117,6 +121,7 @@ TEMPLATE void wide_32(const wide_panel *panels, const wide_kind *kind, int depth
     UNROLL(t, ROWS * g) acc[t] = k ? rf_load(task->sums + t * RASE_R) : rf_zero();
     for (int b = 0; b < depth / 32; b++) {
         const int64_t at = task->row * blocks + k / 32 + b;
+        wide_read_ahead(task, 32 * b, 32, g);
         wide_sum(panels, 32 * b, 32, task, k + 32 * b, g, sum);
         UNROLL(t, ROWS * g) {
             rf d = rf_mul(rf_load(panels[t / ROWS].d + b * RASE_R), rf_set1(task->act->d[at + t % ROWS * blocks]));
