@@ -91,6 +91,7 @@ typedef struct {
     int64_t first_chunk, last_chunk; /* positions [256 * first_chunk, 256 * last_chunk) */
     float *parts;           /* NULL: the chunks are all that the tokens see, write `out`; else where the part of each chunk goes:
                                (chunks, n_tokens * group, attention_part(head_stride)) floats, for `attention_merge` */
+    const uint8_t *next;    /* the run of K that the caller's next task reads first, to be fetched ahead, or NULL */
     float *scratch;         /* attention_scratch() floats, 64-byte aligned */
 } rase_attention_task;
 

@@ -61,6 +61,7 @@ cdef extern from "kernels.h" nogil:
         int64_t first_chunk
         int64_t last_chunk
         float *parts
+        const uint8_t *next
         float *scratch
 
     ctypedef struct rase_kv:

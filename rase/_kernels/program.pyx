@@ -252,6 +252,21 @@ cdef class Walker(RowSteps):
               self.page_tables + step.cache * self.group_stride + run.table * self.table_stride,
               self.pages[step.cache], self.scratch[worker])
 
+    cdef const uint8_t *keys(self, Step *step, int index, AttendUnit *unit, int64_t head) noexcept nogil:
+        """The first run of keys that ``head`` of ``unit``, number ``index``, or the unit after it, reads; or NULL."""
+        cdef int64_t each = self.kv.head_bytes((step.head_dim + 15) // 16 * 16), page, seen
+        if head == unit.head + unit.heads:
+            if index + 1 >= self.schedules[step.schedule].n_units:
+                return NULL
+            unit += 1
+            head = unit.head
+        cdef Run *run = &self.runs[unit.run]
+        page = unit.first_chunk * (RASE_CHUNK // RASE_PAGE_TOKENS)
+        if step.window:
+            seen = run.position + unit.first - step.window + 1
+            page = max(page, seen // RASE_PAGE_TOKENS)
+        return self.page(step.cache, run.table, page) + step.k_offset + head * each
+
     cdef void attend(self, Step *step, int worker, int index) noexcept nogil:
         cdef AttendUnit *unit = &self.schedules[step.schedule].units[index]
         cdef Run *run = &self.runs[unit.run]
@@ -277,6 +292,7 @@ cdef class Walker(RowSteps):
             task.out = step.out + token * step.out_stride + head * step.group * step.head_dim
             task.k_offset, task.v_offset = step.k_offset + head * each, step.v_offset + head * each
             task.parts = NULL
+            task.next = self.keys(step, index, unit, head + 1)
             if unit.parts != NULL:
                 task.parts = unit.parts + (unit.first_chunk - unit.begin) * unit.count * step.group * part
             if step.tiled and run.first >= self.n_generated:

@@ -230,7 +230,7 @@ static void attend(const rase_attention_task *task, const kv_reader *reader) {
         chunk_view view = view_of(task, c * RASE_CHUNK);
         if (task->parts) parts = task->parts + (c - task->first_chunk) * rows * each;
         for (int64_t r = 0; r < rows; r++) parts[r * each + stride + 1] = 0.0f;
-        const uint8_t *next = c + 1 < task->last_chunk ? task->pages[(c + 1) * RASE_CHUNK / RASE_PAGE_TOKENS] + task->k_offset : NULL;
+        const uint8_t *next = c + 1 < task->last_chunk ? task->pages[(c + 1) * RASE_CHUNK / RASE_PAGE_TOKENS] + task->k_offset : task->next;
         if (rows <= ATT_FEW)
             few_rows(task, &view, reader, query, scales, scores, parts, next);
         else

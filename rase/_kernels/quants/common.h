@@ -84,7 +84,7 @@ TEMPLATE rf join_exact(rf acc, ri high, ri low, rf d, float da) {
  * once: on Intel's server cores the fetching ahead in hardware alone leaves a third of the bandwidth unused (19 of 30 GB/s on two
  * cores; with both 28), since the few line buffers of the first level wait for memory itself. On Zen 4 neither helps nor harms.
  * `p` is where the stream is now, `lines` how many to fetch; what lies beyond the matrix is fetched in vain, which is harmless. */
-enum { AHEAD_FAR = 5120, AHEAD_NEAR = 2880, AHEAD_FARTHER = 9 * AHEAD_FAR };
+enum { AHEAD_FAR = 5120, AHEAD_NEAR = 2880, AHEAD_FARTHER = 4 * AHEAD_FAR };
 TEMPLATE void read_ahead(const uint8_t *p, const int lines) {
     UNROLL(l, lines) {
         __builtin_prefetch(p + AHEAD_FAR + 64 * l, 0, 2);
