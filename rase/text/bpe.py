@@ -68,13 +68,16 @@ def _merges(lines: list[str], ids: Mapping[str, int], plain: Mapping[str, int]) 
     """The file's merges ("left right") in order, without those that would build or use an added token."""
     merges = []
     for rank, line in enumerate(lines):
-        left, blank, right = line[:1] + line[1:].partition(" ")[0], *line[1:].partition(" ")[1:]
-        if not blank or left not in ids or right not in ids or left + right not in ids:
+        left, blank, right = line.partition(" ")
+        if not left:  # its first character is that blank itself
+            left, blank, right = line[1:].partition(" ")
+            left = line[:1] + left
+        if left in plain and right in plain and left + right in plain and blank:
+            merges.append((left, right))
+        elif not blank or left not in ids or right not in ids or left + right not in ids:
             raise TokenizerError(
                 f"merge {rank} of this file does not join two tokens of its vocabulary to a third",
                 found=repr(line)[:80],
                 hint="Attach the model's own tokenizer.json.",
             )
-        if left in plain and right in plain and left + right in plain:
-            merges.append((left, right))
     return merges

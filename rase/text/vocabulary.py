@@ -79,12 +79,19 @@ def byte_alphabet() -> dict[str, int]:
     return alphabet
 
 
+@cache
+def _byte_table() -> dict[int, str]:
+    """For ``str.translate``: characters of the alphabet to those of their bytes, other Latin-1 out of it."""
+    bytes_of = byte_alphabet()
+    table = {number: "\uffff" for number in range(0x100) if chr(number) not in bytes_of}
+    return table | {ord(character): chr(byte) for character, byte in bytes_of.items()}
+
+
 def byte_level_piece(name: str) -> bytes:
     """The bytes of a token of a byte-level vocabulary; a spelling outside the alphabet stands for itself."""
-    alphabet = byte_alphabet()
     try:
-        return bytes([alphabet[character] for character in name])
-    except KeyError:
+        return name.translate(_byte_table()).encode("latin-1")
+    except UnicodeEncodeError:
         return name.encode("utf-8", "replace")
 
 
