@@ -59,6 +59,7 @@ def _join(
         resident.take(info, 0, memoryview(pipe.recv_bytes()))
     program = make_program(graph, resident, device, prompt, weights, options)
     store = dist.TCPStore("127.0.0.1", port, None, False, timedelta(seconds=start))
+    pipe.send(("loaded", None))
     program.group = Group(store, rank, world, device, operation)
     return program
 

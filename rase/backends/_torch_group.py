@@ -31,7 +31,9 @@ def lost(found: object) -> BackendError:
 
 
 class Group:
-    """Process ``rank`` of ``world``. The leader's ``store`` is where they meet; ``timeout`` is in seconds."""
+    """Process ``rank`` of ``world``. The leader's ``store`` is where they meet, within ``timeout`` seconds,
+    which is what every later operation may take, too. Raises ``BackendError``.
+    """
 
     def __init__(self, store: Any, rank: int, world: int, device: Any, timeout: float) -> None:
         self.rank, self.world = rank, world
@@ -41,7 +43,10 @@ class Group:
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
         options._timeout = timedelta(seconds=timeout)
-        self._group = dist.ProcessGroupGloo(store, rank, world, options)
+        try:
+            self._group = dist.ProcessGroupGloo(store, rank, world, options)
+        except RuntimeError as error:
+            raise lost(_first_line(error)) from None
 
     def add(self, x: Any) -> Any:
         """The sum of x over all processes. Raises ``BackendError``."""

@@ -74,9 +74,11 @@ def load_parallel(
         weights.deliver({name: weights.tensors[name].nbytes for name in names}, take)
         device = torch.device(devices[0])
         program = make_program(shares[0].graph, resident, device, prompt, backend.weights, options)
+        for follower in followers:  # however long it loads: whoever meets then has seconds only
+            follower.hear(timeouts[0])
         program.group = Group(store, 0, world, program.device, timeouts[1])
         for follower in followers:
-            follower.hear(timeouts[0])
+            follower.hear(timeouts[1])
     except BaseException:
         for follower in followers:
             follower.end()

@@ -64,6 +64,15 @@ def test_quantized_rows_are_cut_between_blocks(monkeypatch):
         assert_close(run_chunks(program, ids), expected, 1e-3)
 
 
+def test_a_process_may_start_slowly(monkeypatch):
+    """It imports torch for seconds: the deadline of an operation is not that of the start."""
+    ids = TINY_LLAMA.ids(4)
+    monkeypatch.setenv("RASE_TENSOR_PARALLEL_SIZE", "2")
+    monkeypatch.setenv("RASE_TP_OPERATION_TIMEOUT_SECS", "0.5")
+    with TINY_LLAMA.compile(TorchBackend()) as program:
+        assert run_chunks(program, ids).shape[0] == len(ids)
+
+
 def test_pages_hold_all_shares(monkeypatch):
     tiny, ids = TINY_LLAMA, TINY_LLAMA.ids(40)
     with shared(tiny, monkeypatch) as program:
