@@ -64,11 +64,24 @@ def test_quantized_rows_are_cut_between_blocks(monkeypatch):
         assert_close(run_chunks(program, ids), expected, 1e-3)
 
 
-def test_a_process_may_start_slowly(monkeypatch):
-    """It imports torch for seconds: the deadline of an operation is not that of the start."""
-    ids = TINY_LLAMA.ids(4)
+def test_a_process_may_load_for_longer_than_an_operation_takes(monkeypatch):
+    from rase.backends._torch_group import Follower
+
+    give, ids, timers = Follower.give, TINY_LLAMA.ids(4), []
+
+    def stopped(self, info, data):
+        """After the last tensor the process stands still for two seconds."""
+        for timer in timers:
+            timer.cancel()
+        self.process.send_signal(signal.SIGCONT)
+        give(self, info, data)
+        self.process.send_signal(signal.SIGSTOP)
+        timers[:] = [threading.Timer(2, self.process.send_signal, [signal.SIGCONT])]
+        timers[0].start()
+
     monkeypatch.setenv("RASE_TENSOR_PARALLEL_SIZE", "2")
-    monkeypatch.setenv("RASE_TP_OPERATION_TIMEOUT_SECS", "0.5")
+    monkeypatch.setenv("RASE_TP_OPERATION_TIMEOUT_SECS", "1")
+    monkeypatch.setattr(Follower, "give", stopped)
     with TINY_LLAMA.compile(TorchBackend()) as program:
         assert run_chunks(program, ids).shape[0] == len(ids)
 
