@@ -15,6 +15,7 @@ __all__: list[str] = []
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that it runs, nor what
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # every line of the log is one request's
 os.environ.setdefault("RAY_COLOR_PREFIX", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")  # replicas do what the machine is there for
 # A machine that computes with all it has is slow to start a process, and no less healthy.
 os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
 os.environ.setdefault("RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S", "30")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplicaEngines", "Replicas"]
 
-PATIENCE_S = 1.2  # for what replicas tell of themselves
+PROBE_S, PATIENCE_S = 1.2, 8.0  # for what replicas tell a probe of themselves, and anybody else
 
 
 class Replicas(Protocol):
@@ -151,7 +151,7 @@ class ReplicaEngines:
 
     async def faults(self) -> list[str]:
         """A reason for each model without a replica that can answer."""
-        told = await asyncio.gather(*(one.tell("faults", PATIENCE_S) for one in self._replicas.values()))
+        told = await asyncio.gather(*(one.tell("faults", PROBE_S) for one in self._replicas.values()))
         sound = [any(not faults for _, faults in answers) for answers in told]
         return [] if all(sound) else ["no replica of a model answers"]
 

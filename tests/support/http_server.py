@@ -79,6 +79,8 @@ def stream_events(body: bytes) -> list[Any]:
 class RunningServer:
     """The address of a server, and requests to it."""
 
+    timeout = TIMEOUT
+
     def __init__(self, app: Any, port: int, server: Server, log: list[str]) -> None:
         self.app, self.port, self.server, self.log = app, port, server, log
         self.url = f"http://127.0.0.1:{port}"
@@ -87,7 +89,7 @@ class RunningServer:
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
         """Send ``body`` (bytes, or a value that becomes JSON) on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         sent = (
             {"Content-Type": "application/json"}
@@ -128,7 +130,7 @@ class RunningServer:
         return text, reasons[0]
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=self.timeout)
 
     def send(self, path: str, body: Any, extra: str = "") -> socket.socket:
         """Send a POST and return the open socket."""
