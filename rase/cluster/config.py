@@ -14,6 +14,7 @@ from rase.errors import InvalidSetting
 __all__ = ["Config", "models_of", "read_config"]
 
 HEALTH_PERIOD_S, HEALTH_PATIENCE_S = 5.0, 30.0
+SPARE = 16  # calls of a replica beside requests: what it tells of itself must not wait for them
 LEAVE_S = 300.0  # for the requests of a replica that is not needed any more
 _FOLDERS = ("RASE_STORE", "RASE_PREFIX_STORE")
 _THREADS = ("RASE_NUM_THREADS", "CANDLE_NUM_THREADS", "RAYON_NUM_THREADS")
@@ -51,7 +52,11 @@ class Config:
                 os.environ[name] = str(self.cpus)
 
     def engine_options(self) -> dict[str, Any]:
-        """The options of a model's Serve deployment, but its router."""
+        """The options of a model's Serve deployment, but its router.
+
+        For Serve a replica is never full. How many requests are taken is for the server to say, and how many
+        a replica has together for the router and for the replica itself.
+        """
         number: dict[str, Any] = {"num_replicas": self.low}
         if self.low != self.high:
             number = {"autoscaling_config": {
@@ -59,7 +64,7 @@ class Config:
                 "target_ongoing_requests": self.target,
             }}  # fmt: skip
         return {
-            **number, "max_ongoing_requests": self.together, "max_queued_requests": -1,
+            **number, "max_ongoing_requests": self.limit + SPARE, "max_queued_requests": -1,
             "ray_actor_options": {"num_cpus": self.cpus},
             "health_check_period_s": HEALTH_PERIOD_S, "health_check_timeout_s": HEALTH_PATIENCE_S,
             "graceful_shutdown_timeout_s": max(LEAVE_S, self.drain_s), "graceful_shutdown_wait_loop_s": 0.5,

@@ -52,12 +52,16 @@ class Affinity:
         self._seen: OrderedDict[bytes, set[str]] = OrderedDict()  # block: replicas; last used last
         self._sizes: dict[str, int] = {}  # replica: blocks
 
-    def rank(self, keys: Sequence[bytes], loads: Mapping[str, int]) -> list[list[str]]:
-        """Groups of replicas, the best first; ``loads`` says how many requests each one has.
+    def rank(
+        self, keys: Sequence[bytes], loads: Mapping[str, int], full: float = float("inf")
+    ) -> list[list[str]]:
+        """Groups of replicas, the best first; ``loads`` says how many requests each one has, ``full`` how
+        many are too many.
 
         The best are those with the longest known beginning, unless they have ``SPILL`` requests more than
         another one. A new beginning goes where least is waiting, and least is known.
         """
+        loads = {name: load for name, load in loads.items() if load < full}
         if not loads:
             return []
         depths = self._depths(keys, loads)

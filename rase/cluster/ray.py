@@ -63,7 +63,10 @@ def build(config: Config, keys: Keys) -> Any:
     manifests = models_of(open_store(), config.models)
     options, router = config.engine_options(), router_class(config.router)
     if router is not None:
-        options["request_router_config"] = RequestRouterConfig(request_router_class=router)
+        known = {"together": config.together} if config.router == "prefix" else {}
+        options["request_router_config"] = RequestRouterConfig(
+            request_router_class=router, request_router_kwargs=known
+        )
     replicas = [
         serve.deployment(_Engine, name=manifest.id, logging_config=_QUIET, **options).bind(config, manifest)
         for manifest in manifests

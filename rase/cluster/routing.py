@@ -6,6 +6,7 @@ in a process beside; ``router_class("ray")`` finds it by name, where it is.
 
 from __future__ import annotations
 
+import asyncio
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +17,7 @@ from rase.errors import BackendUnavailable
 
 __all__ = ["PrefixRouter", "router_class"]
 
+ASK_S = 1.0  # for a replica to say how many requests it has
 _OF_RAY = "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router"
 
 
@@ -40,9 +42,9 @@ def router_class(name: str) -> type | None:
 class PrefixRouter(RequestRouter):  # type: ignore[misc]
     """Sends requests with the same beginning to the same replica, while its queue allows."""
 
-    def initialize_state(self, **options: Any) -> None:
-        """Called by Serve before the first request."""
-        self._affinity = Affinity()
+    def initialize_state(self, together: int = 1 << 30, **options: Any) -> None:
+        """Called by Serve before the first request; a replica gets ``together`` requests at one time."""
+        self._affinity, self._together = Affinity(), together
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Called by Serve when replicas come or go."""
@@ -54,17 +56,27 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]
     ) -> list[list[RunningReplica]]:
         """The candidates in groups, the best first; Serve takes the one that is least busy of a group."""
         candidates = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
-        loads = {
-            name: self.replica_queue_len_cache.get(replica.replica_id) or 0
-            for name, replica in candidates.items()
-        }
+        found = await asyncio.gather(*map(self._load, candidate_replicas))
+        loads = {name: load for name, load in zip(candidates, found, strict=True) if load is not None}
         keys = _keys(pending_request)
-        groups = self._affinity.rank(keys, loads)
+        groups = self._affinity.rank(keys, loads, self._together)
         if pending_request is not None:
             pending_request.routing_context.should_backoff = True  # all are asked: wait before the next round
         if groups and len(groups[0]) == 1:
             self._affinity.learn(keys, groups[0][0])  # at once: the next of a crowd may be its neighbour
         return [[candidates[name] for name in group] for group in groups]
+
+    async def _load(self, replica: RunningReplica) -> int | None:
+        """How many requests it has: as this router knows, which forgets in seconds, else as it says."""
+        known: int | None = self.replica_queue_len_cache.get(replica.replica_id)
+        if known is None:
+            try:
+                async with asyncio.timeout(ASK_S):
+                    known = await replica.get_queue_len(deadline_s=ASK_S)
+            except Exception:  # it is gone, or busy: whether it comes back is for Serve to see
+                return None
+            self.replica_queue_len_cache.update(replica.replica_id, known)
+        return known
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
         """Called by Serve when a replica has taken a request."""

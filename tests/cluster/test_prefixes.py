@@ -70,6 +70,14 @@ def test_a_busy_replica_hands_on_and_then_both_know() -> None:
     assert affinity.rank(longer, {"a": 0, "b": 3}) == [["b"], ["a"]]
 
 
+def test_a_full_replica_gets_nothing() -> None:
+    affinity, keys = Affinity(), chat(SYSTEM)
+    affinity.learn(keys, "a")
+    assert affinity.rank(keys, {"a": 3, "b": 3}, full=4) == [["a"], ["b"]]
+    assert affinity.rank(keys, {"a": 4, "b": 3}, full=4) == [["b"]]
+    assert affinity.rank(keys, {"a": 4, "b": 5}, full=4) == []
+
+
 def test_what_has_no_beginning_goes_where_least_waits() -> None:
     assert Affinity().rank((), {"a": 2, "b": 1}) == [["b"], ["a"]] and Affinity().rank((), {}) == []
 
