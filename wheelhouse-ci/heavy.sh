@@ -1,4 +1,4 @@
-# Environments for proofs that need large packages; sourced by lists in tests/proofs. RASE_PROOF_CACHE keeps them.
+# Environments and peers for proofs that need them; sourced by lists in tests/proofs. RASE_PROOF_CACHE keeps them.
 
 heavy=${RASE_PROOF_CACHE:-$work}
 
@@ -20,4 +20,14 @@ beside() {
     packages=$("$heavy/$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     shift
     PYTHONPATH=$packages${PYTHONPATH:+:$PYTHONPATH} "$@"
+}
+
+amx() { grep -qw amx_bf16 /proc/cpuinfo; }
+
+# peer_builds [MORE...]: the builds of llama.cpp for this processor, and MORE where it has AMX; made once, before anything is measured.
+peer_builds() {
+    local names=(avx512)
+    ! amx || names+=(amx "$@")
+    "$python" -m bench.builds "${names[@]}"
+    figure "$("$python" -c 'from bench import builds; print("llama-cpp-python", builds.LLAMA_CPP_PYTHON)'): ${names[*]}"
 }

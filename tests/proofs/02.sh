@@ -1,7 +1,7 @@
 # List 02: speed, beside peers and beside the machine's limits. Sourced by wheelhouse-ci/proofs.
 # Ratios are of two threads, engines in turn in one run. RASE_BENCH_CACHE chooses where peers and models are kept.
 
-amx() { grep -qw amx_bf16 /proc/cpuinfo; }
+. wheelhouse-ci/heavy.sh
 
 # with_amx COMMAND...: or why not.
 with_amx() {
@@ -10,13 +10,9 @@ with_amx() {
 
 peers=tests/proofs/test_02_peers.py
 
-# Builds and models are made before anything is measured, and kept for the next time.
 ingredients() {
-    local names=(avx512)
-    ! amx || names+=(amx openvino)
-    "$python" -m bench.builds "${names[@]}" | tee "$work/builds"
+    peer_builds openvino
     "$python" -c 'from bench.models import synthetic; [synthetic(name) for name in ("qwen3-0.6b", "qwen3-4b")]'
-    figure "$("$python" -c 'from bench import builds; print("llama-cpp-python", builds.LLAMA_CPP_PYTHON)'): ${names[*]}"
 }
 
 proof 0 "Peers are built and models made" ingredients

@@ -1,15 +1,14 @@
 # List 04: many requests, one pass over the weights, the same bits. Sourced by wheelhouse-ci/proofs.
 # Speeds are of two threads, in turn in one run. RASE_BENCH_CACHE chooses where peers and models are kept.
 
+. wheelhouse-ci/heavy.sh
+
 speed=tests/proofs/test_04_speed.py
 
-# Builds and the model are made before anything is measured, and kept for the next time.
+# Made before anything is measured, and kept for the next time.
 ingredients() {
-    local names=(avx512)
-    ! grep -qw amx_bf16 /proc/cpuinfo || names+=(amx)
-    "$python" -m bench.builds "${names[@]}"
+    peer_builds
     "$python" -c 'from bench.models import synthetic; synthetic("qwen3-0.6b")'
-    figure "${names[*]}"
 }
 
 proof 0 "The peer is built and the model made" ingredients

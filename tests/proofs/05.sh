@@ -28,13 +28,9 @@ proof 3 "Two processes that share a model give the logits of one; one killed, th
 
 operations=tests/proofs/test_05_operations.py
 
-# Builds of the peer are made before anything is measured, and kept for the next time.
 peers() {
-    local names=(avx512)
-    ! grep -qw amx_bf16 /proc/cpuinfo || names+=(amx)
-    "$python" -m bench.builds "${names[@]}"
+    peer_builds
     "$python" -c 'from bench.builds import server_python; server_python()'
-    figure "${names[*]}"
 }
 
 proof 0 "The peer is built, with its server" peers
