@@ -38,9 +38,14 @@ typedef struct {
     int fixed;                                    /* whether `codes` wants h constant, too */
     /* NULL, or all codes of a block at once, in order, for what would else unpack costly ones in many places. */
     void (*expand)(const uint8_t *block, uint8_t *codes);
-    /* NULL, or the codes of half e of sub-block 4h + i (of all of 16 depths) as codebook.h turns them: out[j] holds depths j, 8 + j,
-     * 4 + j, 12 + j. */
-    void (*turned)(const uint8_t *block, int h, int i, int e, rb *out);
+    /* NULL, or the four vectors of codes of half e of sub-block 4h + i (of all of 16 depths). */
+    void (*sixteen)(const uint8_t *block, int h, int i, int e, rb *out);
+    int turned;                                   /* whether vector j of these holds depths j, 8 + j, 4 + j, 12 + j (turned.h) */
+    /* NULL, or what stands for `codes` where codebooks are in registers: scale * (code - offset) = factor * level + less, and sums of
+     * level * activation's halves over a sub-block stay in int16: 254 * factor, too, and 128 * less. */
+    rb (*levels)(const uint8_t *block, int h, int i, int v);
+    /* Of sub-block 4h + i: (254 * factor, factor) and (less, 128 * less) as int16. */
+    void (*factors)(const uint8_t *block, int h, int i, rh *factor, rh *less);
 } block256;
 
 /* R halves of a block, one after another: d, and dmin or what NAME_pack_block puts there. */
@@ -61,6 +66,14 @@ TEMPLATE int block256_step(const block256 f, int step) {
     return f.in_order ? step : (step & 1) * (f.sub / 8) + step / 2;
 }
 
+/* Step `step` of `steps` of the reading ahead beside sub-blocks 4h to 4h + 3: in small portions, and so many lines that none is left out wherever
+ * these sub-blocks begin. */
+TEMPLATE void block256_read_ahead(const block256 f, const uint8_t *block, int h, const int step, const int steps) {
+    const int four = (int)block256_bytes(f) * f.sub / 64, lines = (four + 63) / 64, first = (step * lines + steps - 1) / steps;
+    const int count = ((step + 1) * lines + steps - 1) / steps - first;
+    if (count) read_ahead(block + h * four + 64 * first, count);
+}
+
 /* CALL with h = 0 ... for every four sub-blocks. */
 #define BLOCK256_FOURS(f, CALL)                                                       \
     if ((f).fixed) {                                                                  \
@@ -78,6 +91,13 @@ TEMPLATE int block256_step(const block256 f, int step) {
             UNROLL(i, 4) { UNROLL(v, (SUB) / 4) out[i * (SUB) / 4 + v] = NAME##_codes(block, h, i, v); }               \
             UNROLL(k, 2) { UNROLL(v, (SUB) / 2) rb_store(codes + (h * (SUB) + k * (SUB) / 2 + v) * VECTOR, out[k * (SUB) / 2 + v]); } \
         })                                                                                                            \
+    }
+/* Vectors of NAME_sixteen, which gives them in order, one by one. */
+#define SIXTEEN_CODES(NAME)                                                        \
+    TEMPLATE rb NAME##_codes(const uint8_t *block, int h, int i, int v) {          \
+        rb out[4];                                                                 \
+        NAME##_sixteen(block, h, i, v / 4, out);                                   \
+        return out[v % 4];                                                         \
     }
 /* Room for them, and codes from there or from the block. */
 #define BLOCK256_EXPANDED uint8_t expanded[64 * VECTOR] __attribute__((aligned(64)))
@@ -154,11 +174,10 @@ TEMPLATE void block256_run(const block256 f, block256_state *s, const int joined
 
 /* Sub-blocks 4h to 4h + 3. */
 TEMPLATE void block256_four_subs(const block256 f, block256_state *s, const int n, const int h) {
-    const int sub_bytes = (int)block256_bytes(f) * f.sub / 256; /* a sub-block's share of the stream */
     const int part = f.run < f.sub ? f.run : f.sub;             /* depths between two chances of a run's end */
     const int offset = f.max > 127 && !RP_WIDE ? f.offset - 128 : f.offset;
     UNROLL(i, 4) {
-        read_ahead(s->block + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
+        block256_read_ahead(f, s->block, h, i, 4);
         UNROLL(e, f.sub / part) {
             const int at = (4 * h + i) * f.sub + e * part; /* of the block */
             block256_codes(f, s->block, s->scales, h, i, e * part / 4, (e + 1) * part / 4, s->q + 4 * h * f.sub, s->stride, n, s->sum);
@@ -173,37 +192,48 @@ TEMPLATE void block256_four_subs(const block256 f, block256_state *s, const int 
 }
 
 #if RP_INT32
+/* Of activation row t: the sums from depth `at` of the four sub-blocks on, of 16 or 32. */
+#define BLOCK256_SIDES(t) \
+    (s->sides + (t) * s->blocks * RASE_SIDES + (4 * h * f.sub + at) / 16 * (part == 16 ? 2 : 1) + (part == 16 ? 0 : 32))
 /* The same where dot products are int32 from the start: offset and halves go before the scale, which spares one multiplication a row
- * and the offset's own sum. Several parts side by side, so that a dot product seldom waits for the one before it. */
+ * and the offset's own sum. Parts side by side, so that a dot product seldom waits for the one before it. */
 TEMPLATE void block256_joined(const block256 f, block256_state *s, const int n, const int h) {
-    const int sub_bytes = (int)block256_bytes(f) * f.sub / 256, part = f.run < f.sub ? f.run : f.sub, vectors = part / 4;
-    const int parts = 4 * f.sub / part, side = n > 1 ? 1 : vectors == 4 ? 4 : 2; /* parts in all; side by side */
-    const int paced = f.sub == 16 ? side * part * sub_bytes / f.sub : 0; /* bytes of the stream whose lines ahead are fetched step by step */
+    const int part = f.run < f.sub ? f.run : f.sub, vectors = part / 4;
+    const int parts = 4 * f.sub / part, side = n > 1 || (f.sixteen && vectors == 4) ? 1 : 2; /* parts in all; side by side */
     const int8_t *q = s->q + 4 * h * f.sub;
     UNROLL(first, parts / side) {
         rp dot[4][2 * DOT_TILE];
         UNROLL(j, side) {
-            const int at = (first * side + j) * part, i = at / f.sub;
-            if (!paced && at % f.sub == 0) read_ahead(s->block + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
+            const int at = (first * side + j) * part;
             UNROLL(t, n) {
-                const int16_t *sides = s->sides + t * s->blocks * RASE_SIDES + (4 * h * f.sub + at) / 16 * (part == 16 ? 2 : 1) + (part == 16 ? 0 : 32);
                 dot[j][2 * t] = rp_begin(ri_zero());
-                dot[j][2 * t + 1] = rp_begin(f.offset ? ri_dot_rh(ri_zero(), rh_set2(-f.offset, -128 * f.offset), sides) : ri_zero());
+                dot[j][2 * t + 1] = rp_begin(f.offset && !f.levels ? ri_dot_rh(ri_zero(), rh_set2(-f.offset, -128 * f.offset), BLOCK256_SIDES(t)) : ri_zero());
             }
         }
-        rb turned[4][4];
+        rb sixteen[4][4];
         UNROLL(step, vectors) {
-            const int from = first * paced + paced * step / vectors, to = first * paced + paced * (step + 1) / vectors;
-            if (paced) read_ahead(s->block + 4 * h * sub_bytes + from / 64 * 64, to / 64 - from / 64);
+            block256_read_ahead(f, s->block, h, first * vectors + step, parts / side * vectors);
             UNROLL(j, side) {
                 const int at = (first * side + j) * part, i = at / f.sub, v = at % f.sub / 4 + (part < f.sub ? step : block256_step(f, step));
-                if (f.turned && step % 4 == 0) f.turned(s->block, h, i, step / 4, turned[j]);
-                rb w = f.turned ? turned[j][step % 4] : f.codes(s->block, h, i, v);
+                if (f.sixteen && step % 4 == 0) f.sixteen(s->block, h, i, step / 4, sixteen[j]);
+                rb w = f.sixteen ? sixteen[j][step % 4] : f.levels ? f.levels(s->block, h, i, v) : f.codes(s->block, h, i, v);
                 UNROLL(t, 2 * n) dot[j][t] = rp_dot_u8(dot[j][t], w, q + t * s->stride + i * f.sub + 4 * v);
             }
         }
         UNROLL(j, side) {
             const int at = (first * side + j) * part, i = at / f.sub;
+#if RB_PERMUTE
+            if (f.levels) {
+                rh factor, less;
+                f.factors(s->block, h, i, &factor, &less);
+                UNROLL(t, n) {
+                    s->sum[2 * t] = ri_dot_rh(s->sum[2 * t], less, BLOCK256_SIDES(t));
+                    s->sum[2 * t] = ri_dot_pairs(s->sum[2 * t], rh_pairs(rp_end(dot[j][2 * t], ri_zero()), rp_end(dot[j][2 * t + 1], ri_zero())), factor);
+                }
+                block256_run(f, s, 1, n, h, at + part);
+                continue;
+            }
+#endif
             ri scale = f.signed_scales ? ri_byte_i8(s->scales[h], i) : ri_byte_u8(s->scales[h], i);
             UNROLL(t, n) {
                 ri all = ri_join(rp_end(dot[j][2 * t], ri_zero()), rp_end(dot[j][2 * t + 1], ri_zero()));
@@ -239,7 +269,7 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
         UNROLL(t, n) s.less[t] = ri_zero(), s.d[t] = rf_mul(d, rf_set1(da[t * blocks + b]));
         f.scales(s.block, s.scales);
 #if RB_PERMUTE
-        if (f.turned) {
+        if (f.sixteen && f.turned) {
             UNROLL(t, 2 * n)
                 UNROLL(v, 256 / VECTOR) rb_store((uint8_t *)turned + 256 * t + v * VECTOR, rb_turn(rb_load((const uint8_t *)q + t * cols + v * VECTOR)));
             s.q = turned, s.stride = 256;
@@ -263,12 +293,11 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
 
 TEMPLATE void block256_unpack_subs(const block256 f, const uint8_t *block, const uint8_t *expanded, const rb *scales, const rb *minimums, rf d, rf dmin, int h,
                                    weight_put put, weight_sink *to) {
-    const int sub_bytes = (int)block256_bytes(f) * f.sub / 256;
     UNROLL(i, 4) {
         rf scale = rf_mul(d, rf_from_ri(f.signed_scales ? ri_byte_i8(scales[h], i) : ri_byte_u8(scales[h], i)));
         rf less = rf_set1(-0.0f);
         if (f.has_minimum) less = rf_sub(less, rf_mul(dmin, rf_from_ri(ri_byte_u8(minimums[h], i))));
-        read_ahead(block + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
+        block256_read_ahead(f, block, h, i, 4);
         UNROLL(v, f.sub / 4) {
             rb w = block256_code(f, block, expanded, h, i, v);
             rf code[4];

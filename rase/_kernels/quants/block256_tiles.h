@@ -6,7 +6,7 @@
 
 /* Whether that is faster than registers: Q4_K and Q5_K. Sub-blocks of 16 depths take the tile unit as long as those of 32, twice as
  * often (Q6_K: 20 % slower), and the unit shares a port with half of all vector instructions, so that little of its work is free. */
-TEMPLATE int block256_in_tiles(const block256 f) { return f.sub == 32 && f.run >= 32 && !f.offset && !f.expand && !f.turned; }
+TEMPLATE int block256_in_tiles(const block256 f) { return f.sub == 32 && f.run >= 32 && !f.offset && !f.expand && !f.sixteen; }
 
 /* Sub-block j (constant) of a block to its tile. */
 TEMPLATE void block256_i8_unpack(const block256 f, const uint8_t *block, const int j, uint8_t *codes) {

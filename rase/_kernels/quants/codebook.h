@@ -90,17 +90,8 @@ static void pack_sign_pairs(const uint8_t *words, int stride, uint8_t *lane) {
 #define IQ2_LEVEL(level) (((level) & 3) == 0 ? 8 : ((level) & 3) == 1 ? 25 : 43)
 #define IQ2_CODE(level, sign) ((sign) ? 43 - IQ2_LEVEL(level) : 43 + IQ2_LEVEL(level))
 
+#if !RB_PERMUTE
 /* Codes of vector v of an entry, whose odd vectors are the high nibbles, with signs at `bit` of z, which is Z0 or Z1 as v is even or odd. */
-#if RB_PERMUTE
-/* By odd or even vector, and where the sign was moved to: 2 or 3 beside levels at 0, 0 or 1 beside levels at 4. */
-static const uint8_t iq2_codes[2][2][64] = {{CODES_64(IQ2_CODE, 0, 2), CODES_64(IQ2_CODE, 0, 3)},
-                                            {CODES_64(IQ2_CODE, 4, 0), CODES_64(IQ2_CODE, 4, 1)}};
-TEMPLATE rb iq2_entry_codes(rb entry, int v, rb z, const int bit) {
-    const int at = (v & 1 ? 0 : 2) + (bit & 1);
-    rb moved = at > bit ? rb_shl(z, at - bit) : at < bit ? rb_shr(z, bit - at) : z;
-    return rb_lookup_64(iq2_codes[v & 1][bit & 1], rb_mix(entry, moved, 0x01010101u << at));
-}
-#else
 static const uint8_t iq2_codes[16] = {CODES_16(IQ2_CODE, 0, 2, 0)};
 TEMPLATE rb iq2_entry_codes(rb entry, int v, rb z, const int bit) {
     return rb_lookup(iq2_codes, rb_or(nibbles(entry, v & 1), move_bits(z, bit, 2, 4)));

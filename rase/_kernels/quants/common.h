@@ -3,8 +3,7 @@
  * Packed group of R rows (quantised formats): its blocks of R rows one after the other, padded to 64 bytes. One block:
  *   halves  [1 or 2][R] float16: the scale d, then the minimum where the format has one
  *   codes   [code_bytes / 4][R][4] bytes: vectors of R rows x 4 bytes, so that one load feeds one integer dot step
- * Nothing is widened but IQ1 (iq1.h): a packed matrix is as large as the file's, but for the last group's zero rows and the 64-byte
- * padding.
+ * Nothing is widened but IQ1 (iq1.h) and, where codebooks are in registers, IQ2 (split_iq2.h): a packed matrix is as large as the file's, but for the last group's zero rows and the 64-byte padding.
  * Everything is read once and in ascending order: decode from memory falls to a half or a third where a second stream (scales
  * or bit planes kept apart) breaks that order, since the processor then stops fetching ahead (measured on Zen 4). */
 #ifndef RASE_QUANTS_COMMON_H
@@ -84,8 +83,9 @@ TEMPLATE rf join_exact(rf acc, ri high, ri low, rf d, float da) {
  * once: on Intel's server cores the fetching ahead in hardware alone leaves a third of the bandwidth unused (19 of 30 GB/s on two
  * cores; with both 28), since the few line buffers of the first level wait for memory itself. On Zen 4 neither helps nor harms.
  * `p` is where the stream is now, `lines` how many to fetch; what lies beyond the matrix is fetched in vain, which is harmless. */
-enum { AHEAD_FAR = 5120, AHEAD_NEAR = 2880, AHEAD_FARTHER = 4 * AHEAD_FAR };
+enum { AHEAD_FAR = 11520, AHEAD_NEAR = 2880, AHEAD_FARTHER = 20480 };
 TEMPLATE void read_ahead(const uint8_t *p, const int lines) {
+    __asm__ volatile("" : "+r"(p)); /* stay here: a block's lines all at once stop the core (Q4_K on one: 20 GB/s instead of 27) */
     UNROLL(l, lines) {
         __builtin_prefetch(p + AHEAD_FAR + 64 * l, 0, 2);
         __builtin_prefetch(p + AHEAD_NEAR + 64 * l, 0, 3);

@@ -10,20 +10,17 @@
 #include "trits.h"
 
 #if RB_PERMUTE
-/* By a byte whose bits from LEVEL on are a level, and bit 1 is set for 2. */
-#define IQ1_CODE(level, above) (8 * ((level) & 3) + 2 * (above))
-static const uint8_t iq1_first[64] = TRIT_FIRST(8), iq1_later[2][64] = {CODES_64(IQ1_CODE, 2, 1), CODES_64(IQ1_CODE, 4, 1)};
+static const trit_tables iq1_tables = TRIT_TABLES(TRIT_EIGHT);
+/* Tables by a nibble whose lower three bits are a scale. */
+#define IQ1_SCALE(nibble) (2 * ((nibble) & 7) + 1)
+#define IQ1_NIBBLES(EACH)                                                                                                   \
+    EACH(0) EACH(1) EACH(2) EACH(3) EACH(4) EACH(5) EACH(6) EACH(7) EACH(8) EACH(9) EACH(10) EACH(11) EACH(12) EACH(13) EACH(14) EACH(15)
 #endif
 
 /* Vector v of codes; bit `bit` of the lanes of `above` says whether they are above the codebook's. */
 TEMPLATE rb iq1_codes(const uint8_t *words, const int v, rb above, const int bit) {
 #if RB_PERMUTE
-    const int n = v % 5, at = 2 * n - 2;
-    rb two = rb_fields(above, bit - 1, bit - 1, bit - 1, bit - 1);
-    if (n == 0) return rb_mix(trits_first(iq1_first, words, v / 5), two, 0x02020202);
-    rb levels = trits_later(words, v / 5);
-    levels = at == 0 ? rb_shl(levels, 2) : at == 6 ? rb_shr(levels, 2) : levels;
-    return rb_lookup_64(iq1_later[at >= 4], rb_mix(levels, two, 0x02020202));
+    return rb_mix(trits_of(&iq1_tables, rb_load(words + v / 5 * VECTOR), v % 5), rb_fields(above, bit - 1, bit - 1, bit - 1, bit - 1), 0x02020202);
 #else
     rb two = rb_and(rb_lane_sign(bit < 31 ? rb_lane_shl(above, 31 - bit) : above), rb_set1(2));
     return rb_or(rb_shl(trits(words, v), 3), two);

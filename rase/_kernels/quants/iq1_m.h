@@ -1,21 +1,53 @@
 /* IQ1_M: weight = (d / 8 * scale) * (code - 9), code = 8 * level + (0 or 2): 16 sub-blocks of 16, scale 1, 3 .. 15. Packed block:
- * R d; R 16-bit words, bit h of nibble i: bit 2 of scale 4h + i; 13 vectors of levels (trits.h); a vector of bits, bit g of a lane:
- * whether the weights of entry g (8 depths) lie above the codebook's; a vector of the scales' lower pairs, field h of byte i.
- * Accumulator and bound: block256.h. */
+ * R d; R 16-bit words of scales; 13 vectors of levels (trits.h); a vector of bits, bit g of a lane: whether the weights of entry g (8 depths)
+ * lie above the codebook's; a vector of scales. The scales, three bits each: bit h of nibble i of the words is the uppermost bit of scale
+ * 4h + i, field h of byte i of the vector the others. Where codebooks are in registers: ten in the lane from bit 0 up, five in the word, and the
+ * last in bits 30, 31 and 15. Accumulator and bound: block256.h. */
 #ifndef RASE_QUANTS_IQ1_M_H
 #define RASE_QUANTS_IQ1_M_H
 
 #include "iq1.h"
 
+#if RB_PERMUTE
+/* The last scale in place. */
+TEMPLATE rb iq1_m_last(rb low, rb top) { return rb_mix(rb_lane_shr(low, 30), rb_lane_shr(top, 13), 4); }
+TEMPLATE void iq1_m_scales(const uint8_t *block, rb *out) {
+    rb low = rb_load(block + (TRIT_VECTORS + 1) * VECTOR), top = rb_from_u16(block - 2 * RASE_R);
+    rb bits[4] = {rb_fields(low, -1, 2, 5, 8), rb_fields(low, 11, 14, 17, 20),
+                  rb_mix(rb_fields(low, 23, 26, 0, 0), rb_fields(top, 0, 0, -1, 2), 0xffff0000),
+                  rb_mix(rb_fields(top, 5, 8, 11, 0), rb_lane_shl(iq1_m_last(low, top), 25), 0xff000000)};
+    UNROLL(h, 4) out[h] = rb_or(rb_and(bits[h], rb_set1(0x0e)), rb_set1(1));
+}
+/* Levels here are half a code; by three bits of a scale: the factor, twice the scale, times 254 and 1; and -9 times the scale, times 1 and 128. */
+#define IQ1_M_FACTOR(scale) 254 * 2 * IQ1_SCALE(scale), 2 * IQ1_SCALE(scale),
+#define IQ1_M_LESS(scale) -9 * IQ1_SCALE(scale), -9 * 128 * IQ1_SCALE(scale),
+static const int16_t iq1_m_factor[32] __attribute__((aligned(64))) = {IQ1_NIBBLES(IQ1_M_FACTOR)},
+                     iq1_m_less[32] __attribute__((aligned(64))) = {IQ1_NIBBLES(IQ1_M_LESS)};
+TEMPLATE void iq1_m_factors(const uint8_t *block, int h, int i, rh *factor, rh *less) {
+    const int s = 4 * h + i;
+    rb low = rb_load(block + (TRIT_VECTORS + 1) * VECTOR), top = rb_from_u16(block - 2 * RASE_R);
+    rb scale = s < 10 ? rb_lane_shr(low, 3 * s) : s < 15 ? rb_lane_shr(top, 3 * s - 30) : iq1_m_last(low, top);
+    *factor = rb_lookup_lanes(iq1_m_factor, scale), *less = rb_lookup_lanes(iq1_m_less, scale);
+}
+static const trit_tables iq1_m_tables = TRIT_TABLES(TRIT_FOUR);
+TEMPLATE rb iq1_m_levels(const uint8_t *block, int h, int i, int v) {
+    const int at = 4 * (4 * h + i) + v, bit = at / 2;
+    return rb_mix(trits_of(&iq1_m_tables, rb_load(block + at / 5 * VECTOR), at % 5), rb_fields(rb_load(block + TRIT_VECTORS * VECTOR), bit, bit, bit, bit),
+                  0x01010101);
+}
+#define IQ1_M_LEVELS iq1_m_levels, iq1_m_factors
+#else
 TEMPLATE void iq1_m_scales(const uint8_t *block, rb *out) {
     rb low = rb_load(block + (TRIT_VECTORS + 1) * VECTOR), top = spread_nibbles(rb_from_u16(block - 2 * RASE_R));
     UNROLL(h, 4) out[h] = rb_or(rb_or(move_bits(low, 2 * h, 1, 6), move_bits(top, h, 3, 8)), rb_set1(1));
 }
+#define IQ1_M_LEVELS NULL, NULL
+#endif
 TEMPLATE rb iq1_m_codes(const uint8_t *block, int h, int i, int v) {
     return iq1_codes(block, 4 * (4 * h + i) + v, rb_load(block + TRIT_VECTORS * VECTOR), 2 * (4 * h + i) + v / 2);
 }
 BLOCK256_EXPAND(iq1_m, 16, 1)
-static const block256 iq1_m = {TRIT_BYTES + 8, 16, 18, 9, 0, 0, 1, iq1_m_scales, NULL, iq1_m_codes, 3, 256, 1, 1, iq1_m_expand, NULL};
+static const block256 iq1_m = {TRIT_BYTES + 8, 16, 18, 9, 0, 0, 1, iq1_m_scales, NULL, iq1_m_codes, 3, 256, 1, 1, iq1_m_expand, NULL, 0, IQ1_M_LEVELS};
 
 /* File block: low bytes of the indices[32]; nibbles[16], three upper bits of the index, and whether the weights lie below; four
  * 16-bit words of four scales each, whose upper nibbles are d. */
@@ -34,8 +66,16 @@ static int iq1_m_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint
             memcpy(&scales, src + 48 + 2 * h, 2);
             d |= (uint16_t)(scales >> 12 << 4 * h);
             for (int i = 0; i < 4; i++) {
-                low |= (uint32_t)(scales >> 3 * i & 3) << (8 * i + 2 * h);
-                top |= (uint16_t)((scales >> (3 * i + 2) & 1) << (4 * i + h));
+                const unsigned scale = scales >> 3 * i & 7;
+#if RB_PERMUTE
+                const int s = 4 * h + i;
+                if (s < 10) low |= scale << 3 * s;
+                else if (s < 15) top |= (uint16_t)(scale << (3 * s - 30));
+                else low |= scale << 30, top |= (uint16_t)(scale >> 2 << 15);
+#else
+                low |= (scale & 3) << (8 * i + 2 * h);
+                top |= (uint16_t)(scale >> 2 << (4 * i + h));
+#endif
             }
         }
         iq1_levels(indices, levels);

@@ -13,8 +13,23 @@ TEMPLATE void iq1_s_scales(const uint8_t *block, rb *out) {
 TEMPLATE rb iq1_s_codes(const uint8_t *block, int h, int i, int v) {
     return iq1_codes(block, 8 * (4 * h + i) + v, rb_load(block + TRIT_VECTORS * VECTOR), 8 * i + 4 * h + 3);
 }
+#if RB_PERMUTE
+/* By such a nibble: the factor, 8 * scale, times 254 and 1; and scale * (1 or -1 - 8), times 1 and 128. */
+#define IQ1_S_FACTOR(nibble) 254 * 8 * IQ1_SCALE(nibble), 8 * IQ1_SCALE(nibble),
+#define IQ1_S_BELOW(nibble) IQ1_SCALE(nibble) * ((nibble) & 8 ? -7 : -9)
+#define IQ1_S_LESS(nibble) IQ1_S_BELOW(nibble), 128 * IQ1_S_BELOW(nibble),
+static const int16_t iq1_s_factor[32] __attribute__((aligned(64))) = {IQ1_NIBBLES(IQ1_S_FACTOR)}, iq1_s_less[32] __attribute__((aligned(64))) = {IQ1_NIBBLES(IQ1_S_LESS)};
+TEMPLATE void iq1_s_factors(const uint8_t *block, int h, int i, rh *factor, rh *less) {
+    rb nibble = rb_lane_shr(rb_load(block + TRIT_VECTORS * VECTOR), 8 * i + 4 * h);
+    *factor = rb_lookup_lanes(iq1_s_factor, nibble), *less = rb_lookup_lanes(iq1_s_less, nibble);
+}
+TEMPLATE rb iq1_s_levels(const uint8_t *block, int h, int i, int v) { return trits(block, 8 * (4 * h + i) + v); }
+#define IQ1_S_LEVELS iq1_s_levels, iq1_s_factors
+#else
+#define IQ1_S_LEVELS NULL, NULL
+#endif
 BLOCK256_EXPAND(iq1_s, 32, 1)
-static const block256 iq1_s = {TRIT_BYTES + 4, 32, 18, 9, 0, 0, 0, iq1_s_scales, NULL, iq1_s_codes, 3, 256, 1, 1, iq1_s_expand, NULL};
+static const block256 iq1_s = {TRIT_BYTES + 4, 32, 18, 9, 0, 0, 0, iq1_s_scales, NULL, iq1_s_codes, 3, 256, 1, 1, iq1_s_expand, NULL, 0, IQ1_S_LEVELS};
 
 /* File block: d, low bytes of the indices[32], words[8] of 16 bits: four upper triples of indices, the scale, and whether the weights lie
  * below. */

@@ -13,9 +13,9 @@
 
 TEMPLATE void iq3_s_scales(const uint8_t *block, rb *out) { UNROLL(h, 2) out[h] = odd_scales(rb_load(block), h); }
 #if RB_PERMUTE
-PLANES(iq3_s, IQ3_S_GRID_LIST, IQ3)
+IQ3_PLANES(iq3_s, IQ3_S_GRID_LIST)
 static const turned_codes iq3_s_values = IQ3_TURNED(IQ3_S_CODE);
-TEMPLATE void iq3_s_turned(const uint8_t *block, int h, int i, int e, rb *out) {
+TEMPLATE void iq3_s_sixteen(const uint8_t *block, int h, int i, int e, rb *out) {
     const int g = 2 * (4 * h + i) + e;
     rb index = rb_load(block + (1 + g) * VECTOR), plane[2];
     UNROLL(p, 2)
@@ -24,7 +24,7 @@ TEMPLATE void iq3_s_turned(const uint8_t *block, int h, int i, int e, rb *out) {
 }
 TURNED_BACK(iq3_s)
 BLOCK256_EXPAND(iq3_s, 32, 0)
-#define IQ3_S_TURNED iq3_s_turned
+#define IQ3_S_SIXTEEN iq3_s_sixteen
 #define IQ3_S_EXPAND iq3_s_expand
 #else
 GRID(iq3_s, IQ3_S_GRID_LIST)
@@ -36,10 +36,10 @@ TEMPLATE rb iq3_s_codes(const uint8_t *block, int h, int i, int v) {
     rb entry = rb_grid(iq3_s_grid, rb_mix(low, ninth, 256));
     return rb_lookup(iq3_s_values, rb_or(entry, move_bits(rb_load(z + (v & 1) * VECTOR), 4 * (i & 1) + v / 2, 3, 8)));
 }
-#define IQ3_S_TURNED NULL
+#define IQ3_S_SIXTEEN NULL
 #define IQ3_S_EXPAND NULL
 #endif
-static const block256 iq3_s = {108, 32, 30, 15, 0, 0, 0, iq3_s_scales, NULL, iq3_s_codes, 0, 128, 1, 0, IQ3_S_EXPAND, IQ3_S_TURNED};
+static const block256 iq3_s = {108, 32, 30, 15, 0, 0, 0, iq3_s_scales, NULL, iq3_s_codes, 0, 128, 1, 0, IQ3_S_EXPAND, IQ3_S_SIXTEEN, 1, NULL, NULL};
 
 /* File block: d, low bytes of the indices[64], ninth bits[8], signs[32], scales[4]. */
 static int iq3_s_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

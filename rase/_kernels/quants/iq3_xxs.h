@@ -13,17 +13,17 @@
 #define IQ3_XXS_CODE(level, sign) ((sign) ? 62 - IQ3_XXS_LEVEL(level) : 62 + IQ3_XXS_LEVEL(level))
 
 #if RB_PERMUTE
-PLANES(iq3_xxs, IQ3_XXS_GRID_LIST, IQ3)
+IQ3_PLANES(iq3_xxs, IQ3_XXS_GRID_LIST)
 static const turned_codes iq3_xxs_values = IQ3_TURNED(IQ3_XXS_CODE);
 TEMPLATE void iq3_xxs_scales(const uint8_t *block, rb *out) { word_scales(block + 16 * VECTOR, out); }
-TEMPLATE void iq3_xxs_turned(const uint8_t *block, int h, int i, int e, rb *out) {
+TEMPLATE void iq3_xxs_sixteen(const uint8_t *block, int h, int i, int e, rb *out) {
     rb index = rb_load(block + (2 * (4 * h + i) + e) * VECTOR);
     iq3_turned(iq3_xxs_values, rb_lookup_256(iq3_xxs_planes[0], index), rb_lookup_256(iq3_xxs_planes[1], index),
                even_signs(rb_load(block + (16 + 4 * h + i) * VECTOR)), e, out);
 }
 TURNED_BACK(iq3_xxs)
 BLOCK256_EXPAND(iq3_xxs, 32, 0)
-#define IQ3_XXS_TURNED iq3_xxs_turned
+#define IQ3_XXS_SIXTEEN iq3_xxs_sixteen
 #define IQ3_XXS_EXPAND iq3_xxs_expand
 #else
 GRID(iq3_xxs, IQ3_XXS_GRID_LIST)
@@ -34,10 +34,10 @@ TEMPLATE rb iq3_xxs_codes(const uint8_t *block, int h, int i, int v) {
     const uint8_t *z = block + (16 + 2 * (2 * h + i / 2)) * VECTOR;
     return rb_lookup(iq3_xxs_values, rb_or(entry, move_bits(even_pair(z, v & 1), 4 * (i & 1) + v / 2, 3, 8)));
 }
-#define IQ3_XXS_TURNED NULL
+#define IQ3_XXS_SIXTEEN NULL
 #define IQ3_XXS_EXPAND NULL
 #endif
-static const block256 iq3_xxs = {96, 32, 124, 62, 0, 0, 0, iq3_xxs_scales, NULL, iq3_xxs_codes, 2, 32, 1, 0, IQ3_XXS_EXPAND, IQ3_XXS_TURNED};
+static const block256 iq3_xxs = {96, 32, 124, 62, 0, 0, 0, iq3_xxs_scales, NULL, iq3_xxs_codes, 2, 32, 1, 0, IQ3_XXS_EXPAND, IQ3_XXS_SIXTEEN, 1, NULL, NULL};
 
 /* File block: d, indices[64]; per 32 weights 32 bits of four 7-bit signs and the scale. */
 static int iq3_xxs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -7,17 +7,16 @@
 #include "codebook.h"
 
 #if RB_PERMUTE
-/* A code by its byte: bits that belong to other depths do not matter. One table for each of four depths: where its level is, and
- * its sign. The planes of IQ2 hold levels 1, 2, 0, 3 from bit 0 up (3 is moved down to bit 0), those of IQ3 levels 2, 0 and 3, 1. */
-typedef uint8_t turned_codes[4][64];
-#define IQ2_TURNED(CODE) {CODES_64(CODE, 4, 2), CODES_64(CODE, 0, 3), CODES_64(CODE, 2, 4), CODES_64(CODE, 0, 5)}
+/* A code by its byte: bits that belong to other depths do not matter. A table says where the level is, and the sign. The planes of IQ2 hold
+ * levels 1, 3, 0, 2 from bit 0 up, and two depths, 0 and 1, or 2 and 3 moved down by two bits, share a byte with both signs in between;
+ * those of IQ3 hold levels 2, 0 and 3, 1, with a table for each depth. */
+typedef uint8_t turned_pairs[2][64], turned_codes[4][64];
+#define IQ2_TURNED(CODE) {CODES_64(CODE, 4, 2), CODES_64(CODE, 0, 3)}
 #define IQ3_TURNED(CODE) {CODES_64(CODE, 3, 1), CODES_64(CODE, 3, 2), CODES_64(CODE, 0, 3), CODES_64(CODE, 0, 4)}
-#define IQ2_LOW(x) (((x) >> 8 & 3) | ((x) >> 16 & 3) << 2 | ((x) & 3) << 4 | ((x) >> 24 & 3) << 6),
-#define IQ2_HIGH(x) IQ2_LOW((x) >> 4)
 #define IQ3_LOW(x) (((x) >> 16 & 7) | ((x) & 7) << 3),
 #define IQ3_HIGH(x) (((x) >> 24 & 7) | ((x) >> 8 & 7) << 3),
 #define ONE_EACH(x) 1 +
-#define PLANES(NAME, LIST, LEVELS) static const uint8_t NAME##_planes[2][LIST(ONE_EACH) 0] = {{LIST(LEVELS##_LOW)}, {LIST(LEVELS##_HIGH)}};
+#define IQ3_PLANES(NAME, LIST) static const uint8_t NAME##_planes[2][LIST(ONE_EACH) 0] = {{LIST(IQ3_LOW)}, {LIST(IQ3_HIGH)}};
 
 /* Scales above the signs of words: 2s + 1 of the uppermost four bits of vector 4h + i. */
 TEMPLATE void word_scales(const uint8_t *words, rb *out) {
@@ -35,11 +34,11 @@ TEMPLATE rb turned_signs(rb signs, const int e, const int to) {
 TEMPLATE rb even_signs(rb words) { return rb_even(rb_fields(words, 0, 7, 14, 21)); }
 
 /* IQ2: both planes of the four entries of 32 depths to turned codes of half e. */
-TEMPLATE void iq2_turned(const turned_codes codes, rb low, rb high, rb signs, const int e, rb *out) {
+TEMPLATE void iq2_turned(const turned_pairs codes, rb low, rb high, rb signs, const int e, rb *out) {
     rb levels = e ? rb_mix(rb_lane_shr(low, 16), high, 0xffff0000) : rb_mix(low, rb_lane_shl(high, 16), 0xffff0000);
     rb s = turned_signs(signs, e, 2);
-    UNROLL(j, 3) out[j] = rb_lookup_64(codes[j], rb_mix(levels, s, 0x04040404u << j));
-    out[3] = rb_lookup_64(codes[3], rb_mix(rb_shr(levels, 6), s, 0x20202020));
+    rb pair[2] = {rb_mix(levels, s, 0x0c0c0c0c), rb_shr(rb_mix(levels, s, 0x30303030), 2)};
+    UNROLL(j, 4) out[j] = rb_lookup_64(codes[j % 2], pair[j / 2]);
 }
 /* IQ3: of the four entries, in the order 0 2 1 3, of 16 depths, half e of a sign word. */
 TEMPLATE void iq3_turned(const turned_codes codes, rb low, rb high, rb signs, const int e, rb *out) {
@@ -56,11 +55,11 @@ TEMPLATE rb turn_back(const rb *turned, int v) {
     }
     return first ? rb_mix(rb_lane_shr(pair[0], 16), pair[1], 0xffff0000) : rb_mix(pair[0], rb_lane_shl(pair[1], 16), 0xffff0000);
 }
-/* The codes of a format with NAME_turned, in order. */
+/* The codes of NAME_sixteen, in order. */
 #define TURNED_BACK(NAME)                                                                                                   \
     TEMPLATE rb NAME##_codes(const uint8_t *block, int h, int i, int v) {                                                   \
         rb turned[4];                                                                                                       \
-        NAME##_turned(block, h, i, v / 4, turned);                                                                          \
+        NAME##_sixteen(block, h, i, v / 4, turned);                                                                          \
         return turn_back(turned, v % 4);                                                                                    \
     }
 

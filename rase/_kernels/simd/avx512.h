@@ -188,7 +188,11 @@ static inline __attribute__((always_inline)) void rf_codes(rb w, const int max, 
 typedef __m512i rp;
 typedef __m512i rs;
 static inline rp rp_begin(ri start) { return start; }
-static inline rp rp_dot_u8(rp acc, rb w, const int8_t *a) { return _mm512_dpbusd_epi32(acc, w, avx512_four(a)); }
+static inline rp rp_dot_u8(rp acc, rb w, const int8_t *a) {
+    /* The compiler would load and broadcast apart, another instruction for each dot, and move what stands between them to the front. */
+    __asm__ volatile("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*(const int8_t(*)[4])a));
+    return acc;
+}
 static inline ri rp_end(rp acc, ri start) { (void)start; return acc; }
 static inline rs rs_byte_u8(rb x, int i) { return ri_byte_u8(x, i); }
 static inline rs rs_byte_i8(rb x, int i) { return ri_byte_i8(x, i); }

@@ -24,6 +24,10 @@
 #define RB_PERMUTE 1
 /* table[byte & 63] and table[byte] for every byte. */
 static inline rb rb_lookup_64(const uint8_t *table, rb index) { return _mm512_permutexvar_epi8(index, rb_load(table)); }
+/* Pair lane & 15 of a table for every lane. */
+static inline rh rb_lookup_lanes(const int16_t *pairs, rb index) { return _mm512_permutexvar_epi32(index, rh_load(pairs)); }
+/* table[byte & 127]. */
+static inline rb rb_lookup_128(const uint8_t *table, rb index) { return _mm512_permutex2var_epi8(rb_load(table), index, rb_load(table + 64)); }
 static inline rb rb_lookup_256(const uint8_t *table, rb index) {
     rb low = _mm512_permutex2var_epi8(rb_load(table), index, rb_load(table + 64));
     rb high = _mm512_permutex2var_epi8(rb_load(table + 128), index, rb_load(table + 192));
@@ -45,6 +49,19 @@ static inline rb rb_fields(rb x, int a, int b, int c, int d) {
 }
 /* Bit 7 of every byte becomes the exclusive or of the seven others. */
 static inline rb rb_even(rb x) { return _mm512_gf2p8affine_epi64_epi8(x, _mm512_set1_epi64(0x010204081020407f), 0); }
+/* Two sums that fit int16 side by side; and pairs of int16 multiplied and summed. */
+static inline rh rh_pairs(ri x, ri y) { return _mm512_ternarylogic_epi32(x, _mm512_slli_epi32(y, 16), _mm512_set1_epi32(0xffff), 0xe4); }
+static inline ri ri_dot_pairs(ri acc, rh x, rh y) { return _mm512_dpwssd_epi32(acc, x, y); }
+/* Every byte without its bits 2 and 3. */
+static inline rb rb_without_2_3(rb x) { return _mm512_gf2p8affine_epi64_epi8(x, _mm512_set1_epi64(0x0102102040800000), 0); }
+/* The uppermost bits of a lane's bytes, those of byte 0 first, to a nibble of byte i: the upper one in even lanes, the lower one in odd
+ * lanes; the other bytes become zero. And such nibbles to bits 4 to 1; the other bits are others'. */
+static inline rb rb_tops(rb x, int i) {
+    return _mm512_gf2p8affine_epi64_epi8(_mm512_set1_epi64((long long)(0x0000008000000080ull << (8 * i))), x, 0);
+}
+static inline rb rb_from_tops(rb x) {
+    return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x372f271f1b130b03), x);
+}
 /* The bytes of every 16 in the order 0 8 4 12, 1 9 5 13, and so on. */
 static inline rb rb_turn(rb x) {
     return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15)));
@@ -64,7 +81,10 @@ static inline rb rb_from_u16(const uint8_t *p) { return _mm512_cvtepu16_epi32(_m
 static inline rb rb_lookup(const uint8_t *table, rb index) {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), index);
 }
-static inline rb rb_grid(const uint32_t *grid, rb index) { return _mm512_i32gather_epi32(index, grid, 4); }
+static inline rb rb_grid(const uint32_t *grid, rb index) {
+    /* Into a fresh register: else the gather would wait for what the register held before. */
+    return _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xffff, index, grid, 4);
+}
 static inline rb rb_trits(rb x) {
     __m512i one = _mm512_maskz_set1_epi8(_mm512_cmpge_epu8_mask(x, _mm512_set1_epi8(86)), 1);
     return _mm512_mask_mov_epi8(one, _mm512_cmpge_epu8_mask(x, _mm512_set1_epi8((char)171)), _mm512_set1_epi8(2));
