@@ -3,7 +3,7 @@
  * Packed group of R rows (quantised formats): its blocks of R rows one after the other, padded to 64 bytes. One block:
  *   halves  [1 or 2][R] float16: the scale d, then the minimum where the format has one
  *   codes   [code_bytes / 4][R][4] bytes: vectors of R rows x 4 bytes, so that one load feeds one integer dot step
- * Nothing is widened but IQ1 (iq1.h) and, where codebooks are in registers, IQ2 and IQ3_S (split_iq2.h): a packed matrix is as large as the file's, but for the last group's zero rows and the 64-byte padding.
+ * Nothing is widened but IQ1 (iq1.h) and, where codebooks are in registers, IQ2 and IQ3 (split_iq2.h): a packed matrix is as large as the file's, but for the last group's zero rows and the 64-byte padding.
  * Everything is read once and in ascending order: decode from memory falls to a half or a third where a second stream (scales
  * or bit planes kept apart) breaks that order, since the processor then stops fetching ahead (measured on Zen 4). */
 #ifndef RASE_QUANTS_COMMON_H

@@ -13,10 +13,6 @@
 typedef uint8_t turned_pairs[2][64], turned_codes[4][64];
 #define IQ2_TURNED(CODE) {CODES_64(CODE, 4, 2), CODES_64(CODE, 0, 3)}
 #define IQ3_TURNED(CODE) {CODES_64(CODE, 3, 1), CODES_64(CODE, 3, 2), CODES_64(CODE, 0, 3), CODES_64(CODE, 0, 4)}
-#define IQ3_LOW(x) (((x) >> 16 & 7) | ((x) & 7) << 3),
-#define IQ3_HIGH(x) (((x) >> 24 & 7) | ((x) >> 8 & 7) << 3),
-#define ONE_EACH(x) 1 +
-#define IQ3_PLANES(NAME, LIST) static const uint8_t NAME##_planes[2][LIST(ONE_EACH) 0] = {{LIST(IQ3_LOW)}, {LIST(IQ3_HIGH)}};
 
 /* Scales above the signs of words: 2s + 1 of the uppermost four bits of vector 4h + i. */
 TEMPLATE void word_scales(const uint8_t *words, rb *out) {
@@ -66,22 +62,6 @@ TEMPLATE rb turn_back(const rb *turned, int v) {
 /* 8 words of signs and a scale, `stride` bytes apart. */
 static void pack_sign_words(const uint8_t *words, int stride, uint8_t *lane) {
     for (int s = 0; s < 8; s++) memcpy(lane + s * VECTOR, words + stride * s, 4);
-}
-/* Entries 0 1 2 3 of every lane in the order 0 2 1 3. */
-static void order_entries(uint8_t *words, int vectors) {
-    for (uint8_t *p = words; p < words + vectors * VECTOR; p += 4) {
-        uint8_t one = p[1];
-        p[1] = p[2], p[2] = one;
-    }
-}
-/* Ninth bits of the 64 indices of a row, one after another, to a mask of 64 bits over each vector of indices in that order. */
-static void pack_ninth_bits(const uint8_t *src, size_t row_bytes, int rows, uint8_t *masks) {
-    for (int r = 0; r < rows; r++, src += row_bytes) {
-        for (int entry = 0; entry < 64; entry++) {
-            const int at = 64 * (entry / 4) + 4 * r + (entry & 1) * 2 + (entry >> 1 & 1);
-            masks[at / 8] |= (uint8_t)((src[entry / 8] >> entry % 8 & 1) << at % 8);
-        }
-    }
 }
 #endif
 

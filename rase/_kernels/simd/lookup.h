@@ -22,24 +22,12 @@
 /* Permutations of bytes between registers (AVX-512 VBMI, GFNI), for codebooks that fit them. */
 #if defined(__AVX512VBMI__) && defined(__GFNI__)
 #define RB_PERMUTE 1
-/* table[byte & 63] and table[byte] for every byte. */
+/* table[byte & 63] for every byte. */
 static inline rb rb_lookup_64(const uint8_t *table, rb index) { return _mm512_permutexvar_epi8(index, rb_load(table)); }
 /* Pair lane & 15 of a table for every lane. */
 static inline rh rb_lookup_lanes(const int16_t *pairs, rb index) { return _mm512_permutexvar_epi32(index, rh_load(pairs)); }
 /* table[byte & 127]. */
 static inline rb rb_lookup_128(const uint8_t *table, rb index) { return _mm512_permutex2var_epi8(rb_load(table), index, rb_load(table + 64)); }
-static inline rb rb_lookup_256(const uint8_t *table, rb index) {
-    rb low = _mm512_permutex2var_epi8(rb_load(table), index, rb_load(table + 64));
-    rb high = _mm512_permutex2var_epi8(rb_load(table + 128), index, rb_load(table + 192));
-    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high);
-}
-/* x, but y where a bit of `bits` is set, one for each byte. */
-static inline rb rb_choose(const uint8_t *bits, rb x, rb y) {
-    uint64_t mask;
-    memcpy(&mask, bits, 8);
-    return _mm512_mask_blend_epi8(mask, x, y);
-}
-static inline rb rb_choose_top(rb top, rb x, rb y) { return _mm512_mask_blend_epi8(_mm512_movepi8_mask(top), x, y); }
 /* Byte i of a lane: its bits from a, b, c or d on, constants; beyond its ends others' bits follow. */
 static inline rb rb_fields(rb x, int a, int b, int c, int d) {
     const uint64_t low = (uint64_t)(a & 63) | (uint64_t)(b & 63) << 8 | (uint64_t)(c & 63) << 16 | (uint64_t)(d & 63) << 24;
