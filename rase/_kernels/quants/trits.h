@@ -1,7 +1,7 @@
 /* Weights of three levels, five to a byte: TQ1_0 and IQ1. Packed: 13 vectors; digit n of vector w is the level, 0..2, of depths
  * 4 (5w + n) to 4 (5w + n) + 3, the last vector has four. A byte stands for the fraction byte / 256 in base 3; where tables are
  * in registers (RB_PERMUTE) it is one of 243 numbers so chosen that two digits depend on six of its bits, two on six others, and the last
- * on seven: trit_bytes.h. */
+ * on six sums of bits: trit_bytes.h. */
 #ifndef RASE_QUANTS_TRITS_H
 #define RASE_QUANTS_TRITS_H
 
@@ -14,11 +14,11 @@ enum { TRIT_VECTORS = 13, TRIT_BYTES = 4 * TRIT_VECTORS };
 
 /* A table for each digit, of what stands for its levels; and digit n of the bytes of a vector through one's own. */
 typedef struct {
-    uint8_t first[2][64], second[2][64], last[128];
+    uint8_t first[2][64], second[2][64], last[64];
 } trit_tables;
 TEMPLATE rb trits_of(const trit_tables *tables, rb x, const int n) {
-    if (n == 4) return rb_lookup_128(tables->last, x);
-    return n < 2 ? rb_lookup_64(tables->first[n], rb_shr(x, 2)) : rb_lookup_64(tables->second[n - 2], rb_without_2_3(x));
+    if (n == 4) return rb_lookup_64(tables->last, rb_sums(x, TRIT_SUMS));
+    return n < 2 ? rb_lookup_64(tables->first[n], x) : rb_lookup_64(tables->second[n - 2], rb_shr(x, 2));
 }
 static const trit_tables trit_levels = TRIT_TABLES(TRIT_ONE);
 #endif

@@ -1,5 +1,5 @@
-/* Codebooks in registers (RB_PERMUTE): two planes of a byte per entry that hold its levels side by side, looked up for 64 entries at
- * once. A lane of four such bytes holds the levels of depths 0, 8, 4, 12 of 16, and three times more by moving on to the next field:
+/* Codebooks in registers (RB_PERMUTE): two planes of a byte per entry that hold its levels side by side, looked up for 64 entries at once
+ * (split_iq2.h). A lane of four such bytes holds the levels of depths 0, 8, 4, 12 of 16, and three times more by moving on to the next field:
  * "turned" codes, which meet activations in that order. Signs and scales stay as the file has them. */
 #ifndef RASE_QUANTS_TURNED_H
 #define RASE_QUANTS_TURNED_H

@@ -35,13 +35,13 @@ static inline rb rb_fields(rb x, int a, int b, int c, int d) {
                           (uint64_t)((d + 32) & 63) << 24;
     return _mm512_multishift_epi64_epi8(_mm512_set1_epi64((long long)(low | high << 32)), x);
 }
+/* Bit k of every byte becomes the exclusive or of its bits in byte 7 - k of `sums`. */
+static inline rb rb_sums(rb x, uint64_t sums) { return _mm512_gf2p8affine_epi64_epi8(x, _mm512_set1_epi64((long long)sums), 0); }
 /* Bit 7 of every byte becomes the exclusive or of the seven others. */
-static inline rb rb_even(rb x) { return _mm512_gf2p8affine_epi64_epi8(x, _mm512_set1_epi64(0x010204081020407f), 0); }
+static inline rb rb_even(rb x) { return rb_sums(x, 0x010204081020407f); }
 /* Two sums that fit int16 side by side; and pairs of int16 multiplied and summed. */
 static inline rh rh_pairs(ri x, ri y) { return _mm512_ternarylogic_epi32(x, _mm512_slli_epi32(y, 16), _mm512_set1_epi32(0xffff), 0xe4); }
 static inline ri ri_dot_pairs(ri acc, rh x, rh y) { return _mm512_dpwssd_epi32(acc, x, y); }
-/* Every byte without its bits 2 and 3. */
-static inline rb rb_without_2_3(rb x) { return _mm512_gf2p8affine_epi64_epi8(x, _mm512_set1_epi64(0x0102102040800000), 0); }
 /* The uppermost bits of a lane's bytes, those of byte 0 first, to a nibble of byte i: the upper one in even lanes, the lower one in odd
  * lanes; the other bytes become zero. And such nibbles to bits 4 to 1; the other bits are others'. */
 static inline rb rb_tops(rb x, int i) {
