@@ -36,8 +36,9 @@ def run(models: tuple[str, ...], device: str) -> int:
     store has. Requests with the same beginning meet in one replica, whose cache knows it. When a replica
     dies, the requests that it had fail with 503 and another one takes its place.
 
-    Without --ray-address Ray runs on this machine only, on loopback, without its dashboard, and ends with the
-    command. On a running cluster every machine needs rase, and the models in its store under the same ids.
+    Without --ray-address Ray runs on this machine only, without its dashboard, for whoever has the token that
+    it makes up, and ends with the command. On a running cluster every machine needs rase, and the models in
+    its store under the same ids.
     Whoever reaches the ports of a running Ray can run code in it, unless it asks for a token: RAY_AUTH_MODE.
     """
     from rase.cluster.config import read_config  # or what to install

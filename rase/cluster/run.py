@@ -65,7 +65,10 @@ def run(config: Config, registry: Any, on_ready: Callable[[str], object] | None 
 
 
 def _alone() -> None:
-    """Let a Ray that begins here listen on loopback only, for whoever has its token. It is imported later."""
+    """Let a Ray that begins here listen on loopback, for whoever has its token. It is imported later.
+
+    Serve opens one port of each replica on every address; that one asks for the token, too.
+    """
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # its switch for that, on Linux, too
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

@@ -15,6 +15,12 @@ lavapipe() {
     beside wgpu checks -s --timeout 1500 "$@"
 }
 
+# ray PYTEST-ARGUMENTS: with Ray, whose processes live and end with the tests.
+ray() {
+    heavy_environment ray 'ray[serve,data]==2.60.*' >/dev/null
+    beside ray checks -s --timeout 1500 "$@"
+}
+
 proof 1 "The contract suite passes for reference and cpu; planted faults are seen" \
     checks tests/backends/test_reference.py tests/backends/test_cpu.py tests/backends/test_contract.py
 proof torch "The contract suite passes for torch; planted faults are seen" torch tests/proofs/test_05_torch.py
@@ -25,6 +31,9 @@ proof 2 "Prompts on lavapipe: 90 % of the matrix work, logits and text of the CP
 proof 2torch "SmolLM2 and a Qwen3 shape by torch: logits and text of the CPU" real torch torch -k "not killed"
 proof 3 "Two processes that share a model give the logits of one; one killed, the other says so in time" \
     torch tests/proofs/test_05_parallel.py
+
+proof 5 "Two Ray replicas: the openai client, one process's bits, prefixes, cancellation, one killed, a data set" \
+    ray tests/proofs/test_05_ray.py tests/proofs/test_05_ray_data.py
 
 operations=tests/proofs/test_05_operations.py
 
