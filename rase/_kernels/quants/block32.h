@@ -35,9 +35,11 @@ TEMPLATE rf block32_minimum(const block32 f, const uint8_t *block, rf d) {
     return f.head == BLOCK32_ZERO ? rf_mul(d, rf_sub(rf_set1(-0.0f), second)) : second;
 }
 
-/* Activations of n rows times 32 codes; d, minimum: of the weights. */
-TEMPLATE void block32_codes(const block32 f, const uint8_t *codes, rf d, rf minimum, const rase_act *act, int64_t row, int64_t cols,
-                            int64_t b, const int n, rf *acc) {
+/* Activations of n rows times 32 codes, number s of packed block `block`; d, minimum: of the weights. */
+TEMPLATE void block32_codes(const block32 f, const uint8_t *block, const int s, rf d, rf minimum, const rase_act *act, int64_t row,
+                            int64_t cols, int64_t b, const int n, rf *acc) {
+    const uint8_t *codes = block + (block32_head(f.head) + s * f.code_bytes) * RASE_R;
+    const int lines = (int)(block32_bytes(f) + 63) / 64, steps = 8 * f.share;
     const int is_signed = f.max > 127 && !RP_WIDE; /* then the codes become code - 128, and no offset is left */
     const int64_t blocks = cols / 32;
     const int8_t *q = act->q + 2 * row * cols + 32 * b;
@@ -53,6 +55,8 @@ TEMPLATE void block32_codes(const block32 f, const uint8_t *codes, rf d, rf mini
     }
     UNROLL(step, 8) {
         const int v = (step & 1) * 4 + step / 2; /* both halves of a nibble vector in turn: one load serves two */
+        const int at = 8 * s + step, first = (at * lines + steps - 1) / steps, count = ((at + 1) * lines + steps - 1) / steps - first;
+        if (count) read_ahead(block + 64 * first, count); /* in small portions */
         rb w = f.codes(codes, v);
         if (is_signed) UNROLL(t, 2 * n) wide[t] = rq_dot_s8(wide[t], rb_xor(w, rb_set1(128)), q + t * cols + 4 * v);
         else UNROLL(t, 2 * n) dot[t] = rp_dot_u8(dot[t], w, q + t * cols + 4 * v);
@@ -76,10 +80,8 @@ TEMPLATE void block32_tile(const block32 f, const uint8_t *group, int64_t cols, 
     rf acc[DOT_TILE];
     UNROLL(t, n) acc[t] = rf_zero();
     for (int64_t b = 0; b < cols / 32; b += f.share, group += block32_bytes(f)) {
-        const uint8_t *codes = group + block32_head(f.head) * RASE_R;
-        read_ahead(group, (int)(block32_bytes(f) + 63) / 64);
         rf d = block32_d(f, group), minimum = block32_minimum(f, group, d);
-        UNROLL(s, f.share) block32_codes(f, codes + s * f.code_bytes * RASE_R, d, minimum, act, row, cols, b + s, n, acc);
+        UNROLL(s, f.share) block32_codes(f, group, s, d, minimum, act, row, cols, b + s, n, acc);
     }
     UNROLL(t, n) rf_store(out + t * out_stride, acc[t]);
 }
