@@ -76,14 +76,14 @@ TEMPLATE void block256_wide(const block256 f, const uint8_t *group, int64_t b, w
 #ifdef RASE_FOUR_ROWS
 TEMPLATE void block256_rows_subs(const block256 f, const uint8_t *block, const uint8_t *expanded, const rb *scales, int h, const int16_t *a, const rf *d,
                                  ri *sum, rf *acc, int64_t next, const int n) {
-    const int sub_bytes = (int)block256_bytes(f) * f.sub / 256, part = f.run < f.sub ? f.run : f.sub;
+    const int part = f.run < f.sub ? f.run : f.sub;
     const int16_t *fours[2] = {a, a + next};
     KEEP_POINTERS(fours)
     UNROLL(i, 4) {
-        read_ahead_of_rows(block + (4 * h + i) * sub_bytes, i ? (sub_bytes + 32) / 64 : (sub_bytes + 63) / 64);
         const block256_factor factor = block256_scale(f, scales, h, i);
         UNROLL(step, f.sub / 4) {
             const int v = part < f.sub ? step : block256_step(f, step), k = i * f.sub + 4 * v;
+            block256_read_ahead(f, block, h, i * f.sub / 4 + step, f.sub);
             rh even, odd;
             block256_scaled(f, block256_code(f, block, expanded, h, i, v), &factor, &even, &odd);
             rows_dots(sum, even, odd, fours, k / RASE_WIDE_COLS * WIDE_RUN + k % RASE_WIDE_COLS, n, f.run);
