@@ -22,7 +22,7 @@ __all__ = ["ABSENT", "OutOfPages", "PagePool", "SequencePages"]
 
 ABSENT = -1  # in a page table: no page, or one that the window has left behind
 _STATE_SEQUENCES = 8  # whose states get a share of the memory beside one sequence of the whole context
-_AHEAD_BYTES = 16 << 20  # of pages that are reserved before they are needed,
+_AHEAD_BYTES = (16 << 20, 64 << 20)  # of pages that are reserved before they are needed, least and most,
 _LARGE_PAGE = 1 << 20  # where a page has so many bytes that getting it from the system takes time
 _FIRST_STEP = 8  # pages of the first reservation: 256 tokens at 32 tokens a page
 
@@ -119,7 +119,8 @@ class _GroupPool:
         self._program, self._group, self._budget = program, group, budget
         self.capacity = capacity
         size = program.page_bytes[group]
-        self._ahead = max(_AHEAD_BYTES // size, 1) if size >= _LARGE_PAGE else 0
+        least, most = (max(some // size, 1) if size >= _LARGE_PAGE else 0 for some in _AHEAD_BYTES)
+        self._ahead = least, most
         self._references: list[int] = []  # by page id; 0 = free
         self._free: list[int] = []  # heap of the ids below len(_references) that nobody uses
         self._reserved = 0  # pages that the program has storage for
@@ -135,15 +136,21 @@ class _GroupPool:
             page = len(self._references)
             if page >= self._reserved:
                 self._grow(page + 1)
-            elif self._ahead:
+            else:
                 self._stay_ahead(page)
             self._references.append(0)
         self._references[page] = 1
         return page
 
+    def _spare(self, used: int) -> int:
+        """Pages to have in reserve beside ``used`` ones: as many again, within bounds."""
+        least, most = self._ahead
+        return min(max(used, least), most)
+
     def _stay_ahead(self, page: int) -> None:
         """Have pages beyond ``page`` in reserve, if there is memory for them."""
-        if page + self._ahead >= self._reserved < self.capacity:
+        spare = self._spare(page)
+        if spare and page + spare >= self._reserved < self.capacity:
             with contextlib.suppress(OutOfPages):
                 self._grow(self._reserved + 1)
 
@@ -167,7 +174,7 @@ class _GroupPool:
     def _grow(self, needed: int) -> None:
         if needed > self.capacity:
             raise self._out(needed, self._budget)
-        step = max(self._ahead, self._reserved // 2)
+        step = max(self._spare(self._reserved), self._reserved // 2)
         generous = min(self.capacity, max(_FIRST_STEP, self._reserved + step, needed))
         for wanted in (generous, needed):  # the spare pages are only there to grow less often
             try:

@@ -91,13 +91,15 @@ def test_storage_grows_with_use_and_not_for_every_page():
 
 def test_large_pages_are_reserved_before_they_are_needed():
     storage = Storage()
-    storage.page_bytes = (4 << 20,)  # 16 MiB ahead are four pages
-    pool = PagePool(storage, 40 * storage.page_bytes[0])
+    storage.page_bytes = (4 << 20,)  # 16 MiB ahead are four pages, 64 MiB sixteen
+    pool = PagePool(storage, 80 * storage.page_bytes[0])
     assert pool.allocate(0) == 0 and storage.calls == [8]
-    for page in range(1, 40):
+    for page in range(1, 80):
         before = storage.calls[-1]
         assert pool.allocate(0) == page < before, "every page was ready"
-        assert storage.calls[-1] > page + 4 or storage.calls[-1] == 40
+        spare = storage.calls[-1] - page
+        assert spare > min(max(page, 4), 16) or storage.calls[-1] == 80
+        assert spare <= 8 + 2 * page, "a short context takes little"
     with pytest.raises(InsufficientMemory):
         pool.allocate(0)
 
