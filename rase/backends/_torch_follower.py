@@ -36,19 +36,14 @@ def main(handle: int) -> int:
         return 3
 
 
-def _join(
-    pipe: Connection, port: int, timeouts: tuple[float, float], rank: int, world: int, share: Any
-) -> Any:
+def _join(pipe: Connection, meeting: str, timeout: float, rank: int, world: int, share: Any) -> Any:
     """Take this process's share of the weights, and meet the others."""
-    from datetime import timedelta
-
     import torch
     import torch.distributed as dist
 
     from rase.backends._torch_group import Group
     from rase.backends._torch_load import Resident, make_program
 
-    start, operation = timeouts
     graph, infos, names, device, prompt, weights, options = share
     device = torch.device(device)
     if device.type == "cuda":
@@ -58,9 +53,9 @@ def _join(
         info = pipe.recv()
         resident.take(info, 0, memoryview(pipe.recv_bytes()))
     program = make_program(graph, resident, device, prompt, weights, options)
-    store = dist.TCPStore("127.0.0.1", port, None, False, timedelta(seconds=start))
+    store = dist.FileStore(meeting, world)
     pipe.send(("loaded", None))
-    program.group = Group(store, rank, world, device, operation)
+    program.group = Group(store, rank, world, device, timeout)
     return program
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,13 +52,14 @@ def load_parallel(
     names, prompt = file_names(graph), backend.prompt(options)
     timeouts = (env.get("RASE_TP_STARTUP_TIMEOUT_SECS"), env.get("RASE_TP_OPERATION_TIMEOUT_SECS"))
     devices = [f"cuda:{rank}" if kind == "cuda" else kind for rank in range(world)]
-    store = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=timeouts[0]), wait_for_workers=False)
+    meeting = tempfile.mkdtemp(prefix="rase-")  # nobody else may look into it; a port would be open to all
+    store = dist.FileStore(os.path.join(meeting, "store"), world)
     followers = [Follower(rank) for rank in range(1, world)]
     try:
         for follower in followers:
             rank = follower.rank
             share = (shares[rank].graph, local, names, devices[rank], prompt, backend.weights, options)
-            follower.say("join", store.port, timeouts, rank, world, share)
+            follower.say("join", store.path, timeouts[1], rank, world, share)
         resident = Resident(local, names, torch.device(devices[0]), backend.weights)
 
         def take(info: TensorInfo, _: int, data: memoryview) -> None:
@@ -82,17 +85,18 @@ def load_parallel(
     except BaseException:
         for follower in followers:
             follower.end()
+        shutil.rmtree(meeting, ignore_errors=True)
         raise
-    return ParallelProgram(graph, program, followers, store, timeouts[1])
+    return ParallelProgram(graph, program, followers, meeting, timeouts[1])
 
 
 class ParallelProgram(Program):
     """``local`` is the leader's share. A page's bytes are those of all shares, in order of rank."""
 
     def __init__(
-        self, graph: Graph, local: Any, followers: list[Follower], store: Any, timeout: float
+        self, graph: Graph, local: Any, followers: list[Follower], meeting: str, timeout: float
     ) -> None:
-        self.graph, self._local, self.followers, self._store = graph, local, followers, store
+        self.graph, self._local, self.followers, self._meeting = graph, local, followers, meeting
         self._timeout, self._broken = timeout, False
         self.numerics_class = f"{local.numerics_class}/tp-{len(followers) + 1}"
         self.one_arithmetic, self.max_batch_tokens = local.one_arithmetic, local.max_batch_tokens
@@ -152,3 +156,4 @@ class ParallelProgram(Program):
         self._local.close()
         for follower in self.followers:
             follower.end()
+        shutil.rmtree(self._meeting, ignore_errors=True)

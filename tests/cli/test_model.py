@@ -160,7 +160,7 @@ def test_the_store_may_be_named_anywhere(rase: Rase, hello: Path, tmp_path: Path
 
 
 def test_exit_codes(rase: Rase, hello: Path, tmp_path: Path) -> None:
-    assert rase("model", "inspect", "../x").code == 2
+    assert rase("model", "inspect", "../there-is-no-such-model").code == 2
     assert rase("model", "inspect", "absent").code == 3
     assert rase("model", "import", tmp_path / "absent.gguf").code == 3
     (tmp_path / "cut.gguf").write_bytes(hello.read_bytes()[:-100])

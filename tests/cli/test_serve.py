@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from rase.cli.cluster import run
+from rase.cli.options import option_of
+from rase.cli.serve import serve
+from rase.settings import SETTINGS
 from tests.cli.conftest import Rase
 from tests.cli.test_run import Reader
 
@@ -69,3 +73,13 @@ def test_a_model_that_cannot_be_loaded_ends_the_start(rase: Rase, hello: Path) -
     assert rase("serve", "nothing", "--port", "0").code == 3
     assert rase("serve", "hello", "--port", "0", "--memory-budget", "1kB").code == 5
     assert rase("serve", "--port", "0", "--keep-alive", "soon").code == 2
+
+
+def test_every_setting_is_an_option() -> None:
+    """But for what comes as an argument or is a secret, for replicas, and where nothing can be chosen."""
+    options = {name for parameter in serve.params for name in parameter.opts}
+    elsewhere = {"RASE_MODELS", "RASE_API_KEY", "RASE_PROFILE", "CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"}
+    refused = {"RASE_MEM_FRACTION_STATIC", "RASE_MTP_NUM_DRAFT_TOKENS"}
+    replicas = {name for parameter in run.params for name in parameter.opts} - options
+    for name in SETTINGS.keys() - elsewhere - refused:
+        assert option_of(name) in options | replicas, name

@@ -43,7 +43,7 @@ def test_float32_prefill(monkeypatch: pytest.MonkeyPatch, figure: Figure) -> Non
     session = ModelSession.load_file(synthetic("qwen3-0.6b"))
     program, ids = session.decoder.program, measure.prompt_ids(session, measure.PROMPT_TOKENS)
     assert program.numerics_class.split("/")[1] == "f32"
-    program.reserve_pages(max(program.reserved_pages, -(-len(ids) // program.page_tokens)))
+    program.reserve_pages(-(-len(ids) // program.page_tokens))
     single = measure.median_of(3)(lambda: run_chunks(program, ids[:SINGLE], [1] * SINGLE)) / SINGLE
     whole = run_chunks(program, ids[:80])
     for chunks in ([1] * 80, [7, 1, 40, 32], [64, 16]):

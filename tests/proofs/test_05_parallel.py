@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -84,6 +86,35 @@ def test_a_process_may_load_for_longer_than_an_operation_takes(monkeypatch):
     monkeypatch.setattr(Follower, "give", stopped)
     with TINY_LLAMA.compile(TorchBackend()) as program:
         assert run_chunks(program, ids).shape[0] == len(ids)
+
+
+def test_nobody_else_can_reach_it(monkeypatch):
+    before = listening()
+    with shared(TINY_LLAMA, monkeypatch) as program:
+        run_chunks(program, TINY_LLAMA.ids(4))
+        meeting = Path(program._meeting)
+        assert meeting.stat().st_mode & 0o077 == 0, "a folder of this user's"
+        assert [address for address in listening() - before if not address.is_loopback] == []
+    assert not meeting.exists()
+
+
+def listening():
+    """The addresses on which any process of this machine waits for connections, with their ports."""
+    import psutil
+
+    return {
+        Address(connection.laddr.ip, connection.laddr.port)
+        for connection in psutil.net_connections("tcp") if connection.status == psutil.CONN_LISTEN
+    }  # fmt: skip
+
+
+class Address(NamedTuple):
+    ip: str
+    port: int
+
+    @property
+    def is_loopback(self):
+        return ipaddress.ip_address(self.ip).is_loopback
 
 
 def test_pages_hold_all_shares(monkeypatch):
