@@ -12,6 +12,7 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
+from rase.cluster.places import Places
 from rase.cluster.prefixes import Affinity
 from rase.errors import BackendUnavailable
 
@@ -44,7 +45,7 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]
 
     def initialize_state(self, together: int = 1 << 30, **options: Any) -> None:
         """Called by Serve before the first request; a replica gets ``together`` requests at one time."""
-        self._affinity, self._together = Affinity(), together
+        self._affinity, self._places, self._together = Affinity(), Places(), together
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Called by Serve when replicas come or go."""
@@ -57,13 +58,25 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]
         """The candidates in groups, the best first; Serve takes the one that is least busy of a group."""
         candidates = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
         found = await asyncio.gather(*map(self._load, candidate_replicas))
-        loads = {name: load for name, load in zip(candidates, found, strict=True) if load is not None}
+        if pending_request is not None:  # what it took in an earlier round
+            self._places.leave(pending_request.metadata.internal_request_id)
+        own = self._places.counts()
+        loads = {
+            name: max(load, own[name])
+            for name, load in zip(candidates, found, strict=True) if load is not None
+        }  # fmt: skip
         keys = _keys(pending_request)
         groups = self._affinity.rank(keys, loads, self._together)
         if pending_request is not None:
             pending_request.routing_context.should_backoff = True  # all are asked: wait before the next round
-        if groups and len(groups[0]) == 1:
-            self._affinity.learn(keys, groups[0][0])  # at once: the next of a crowd may be its neighbour
+        if groups and len(groups[0]) == 1:  # at once: the next of a crowd may be its neighbour
+            self._affinity.learn(keys, groups[0][0])
+            if pending_request is not None:
+                self._places.take(
+                    pending_request.metadata.internal_request_id,
+                    groups[0][0],
+                    pending_request.future.cancelled,
+                )
         return [[candidates[name] for name in group] for group in groups]
 
     async def _load(self, replica: RunningReplica) -> int | None:
@@ -81,6 +94,11 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
         """Called by Serve when a replica has taken a request."""
         self._affinity.learn(_keys(pending_request), replica_id.unique_id)
+        self._places.take(pending_request.metadata.internal_request_id, replica_id.unique_id)
+
+    def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
+        """Called by Serve, once for each request that was sent, however it ended."""
+        self._places.leave(internal_request_id)
 
 
 def _keys(pending: PendingRequest | None) -> tuple[bytes, ...]:
