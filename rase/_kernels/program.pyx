@@ -18,7 +18,7 @@ from rase._kernels.attend cimport AttendUnit, Run, schedule_attention
 from rase._kernels.kernels cimport RASE_CHUNK, RASE_PAGE_TOKENS, RASE_PEAK_BLOCK, rase_act, rase_attention_task
 from rase._kernels.plan cimport (
     ATTEND_NS, EXPERT_SPLIT, HEAD_SPLIT, LINEAR_NS, LOGITS, ONE_WORKER, ROW_LOCAL, STATE_SPLIT, UNPACK_NS, Act,
-    Phase, Step, rase_count_down, rase_nanoseconds, rase_share_reset, rase_tickets, rase_tickets_finish,
+    TILE_GROUPS, Phase, Step, rase_count_down, rase_nanoseconds, rase_share_reset, rase_tickets, rase_tickets_finish,
     rase_tickets_reset, rase_tickets_take, rase_tickets_wait,
 )
 from rase._kernels.recur cimport recur
@@ -34,6 +34,8 @@ cdef extern from "omp.h" nogil:
 
 cdef enum:
     UNITS_PER_WORKER = 16   # of a phase of linears
+    MANY_ROWS = 64          # of prompts: from here on, weights are unpacked to blocks, and units are whole blocks
+    BLOCK_GROUPS = 6        # groups of such a unit where no tiles are: panels of 2 or 3 groups (quants/wide.h)
 
 
 cdef class Walker(RowSteps):
@@ -120,13 +122,17 @@ cdef class Walker(RowSteps):
 
     cdef int unit_size(self, Phase *phase, int workers) noexcept nogil:
         """Rows or groups of one unit: some units for each worker, so that a slow one leaves some to others."""
-        cdef int64_t rows = self.rows_of(phase.space), groups
+        cdef int64_t rows = self.rows_of(phase.space), groups, block
         if phase.share == EXPERT_SPLIT:
             groups = self.steps[phase.dispatch].n_active * phase.groups
             return <int>max(1, groups // (UNITS_PER_WORKER * workers if workers > 1 else 1))
         if phase.share == ROW_LOCAL:
             return <int>max(1, min(16, rows // (2 * workers)))
         groups = max(1, phase.groups // (UNITS_PER_WORKER * workers if workers > 1 else 1))
+        if rows - self.n_generated > MANY_ROWS:  # the activations pass once for each block
+            block = TILE_GROUPS if self.tiles != NULL else BLOCK_GROUPS
+            block = max(1, min(block, phase.groups // (2 * workers)))
+            groups = (groups + block - 1) // block * block
         if self.steps[phase.first].kind == LOGITS:  # whole blocks of peaks
             groups = (groups * self.k.rows_per_group + RASE_PEAK_BLOCK - 1) // RASE_PEAK_BLOCK * RASE_PEAK_BLOCK
             groups //= self.k.rows_per_group
