@@ -6,7 +6,7 @@
  * memory as the float32 that it is. Tails are zeros: whole tiles always.
  *
  * A tile is 1 KiB. Left side (activations): [row tile][step][16 rows][32 depths] bf16. Right side (weights): [group][step][16
- * pairs of depths][16 rows][2] bf16. Tile registers: 0-3 sums (2 x 2), 4-5 left, 6-7 right. */
+ * pairs of depths][16 rows][2] bf16. Tile registers, but for tiles_multiply.h: 0-3 sums (2 x 2), 4-5 left, 6-7 right. */
 #ifndef RASE_OPS_TILES_H
 #define RASE_OPS_TILES_H
 
@@ -15,15 +15,17 @@
 
 #include "../kernels.h"
 
-enum { TILE_BYTES = 1024, TILE_DEPTH = 32, TILE_STRIDE = 8 }; /* TILE_STRIDE: steps between visits of the sums */
+enum { TILE_BYTES = 1024, TILE_DEPTH = 32 };
 
-/* The compiler knows neither the memory behind these nor their order: all are volatile and clobber memory. */
+/* Tile registers are constants. The compiler knows neither the memory behind these nor their order: all are volatile and clobber memory. */
 #define TILE_LOAD(T, P, STRIDE) \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #T : : "r"(P), "r"((int64_t)(STRIDE)) : "memory")
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(P), "r"((int64_t)(STRIDE)), "i"(T) : "memory")
+#define TILE_LOAD_ONCE(T, P, STRIDE) /* what the first-level cache need not keep */ \
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" : : "r"(P), "r"((int64_t)(STRIDE)), "i"(T) : "memory")
 #define TILE_STORE(T, P, STRIDE) \
-    __asm__ volatile("tilestored %%tmm" #T ", (%0,%1,1)" : : "r"(P), "r"((int64_t)(STRIDE)) : "memory")
-#define TILE_ZERO(T) __asm__ volatile("tilezero %%tmm" #T : :)
-#define TILE_DOT(C, A, B) __asm__ volatile("tdpbf16ps %%tmm" #B ", %%tmm" #A ", %%tmm" #C : :)
+    __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(P), "r"((int64_t)(STRIDE)), "i"(T) : "memory")
+#define TILE_ZERO(T) __asm__ volatile("tilezero %%tmm%c0" : : "i"(T))
+#define TILE_DOT(C, A, B) __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B))
 
 /* What the tile registers of this thread are configured for, 0 for nothing known: a configuration costs some 300 cycles, so each
  * kernel asks for its own and most often finds it. */
@@ -173,33 +175,6 @@ static inline __attribute__((always_inline)) void tile_steps(const uint8_t *left
     }
 }
 
-/* What a core will want next, in `lines` of 64 bytes a step each: the sums of the next groups, and the left tiles of the next rows. */
-typedef struct {
-    const uint8_t *sums, *left;
-    int64_t left_stride;
-    int sum_lines, left_lines;
-} tile_ahead;
-
-/* tile_steps of 2 x 2 tiles. The portions are small: a burst of requests would stop the core. */
-static inline __attribute__((always_inline)) void tile_steps_ahead(const uint8_t *left, int64_t left_stride, const uint8_t *right,
-                                                                   int64_t right_stride, int64_t steps, tile_ahead next) {
-    for (int64_t s = 0; s < steps; s++, left += TILE_BYTES, right += TILE_BYTES, next.left += TILE_BYTES) {
-        TILE_LOAD(4, left, 64);
-        TILE_LOAD(6, right, 64);
-        for (int l = 0; l < next.sum_lines; l++, next.sums += 64) __builtin_prefetch(next.sums, 1, 3);
-        TILE_DOT(0, 4, 6);
-        TILE_LOAD(7, right + right_stride, 64);
-        for (int l = 0; l < next.left_lines; l++) {
-            __builtin_prefetch(next.left + 64 * l, 0, 2);
-            __builtin_prefetch(next.left + next.left_stride + 64 * l, 0, 2);
-        }
-        TILE_DOT(1, 4, 7);
-        TILE_LOAD(5, left + left_stride, 64);
-        TILE_DOT(2, 5, 6);
-        TILE_DOT(3, 5, 7);
-    }
-}
-
 /* Four sum tiles from or to memory: `down` and `across` floats between them, `stride` floats between their rows. */
 static inline void tile_sums_load(const float *from, int64_t down, int64_t across, int64_t stride) {
     TILE_LOAD(0, from, 4 * stride);
@@ -212,68 +187,6 @@ static inline void tile_sums_store(float *to, int64_t down, int64_t across, int6
     TILE_STORE(1, to + across, 4 * stride);
     TILE_STORE(2, to + down, 4 * stride);
     TILE_STORE(3, to + down + across, 4 * stride);
-}
-
-/* One set of sums to memory and the next one from it, in turn: each load begins when its register is free. */
-static inline void tile_sums_change(float *to, const float *from, int64_t down, int64_t across, int64_t stride) {
-    TILE_STORE(0, to, 4 * stride);
-    TILE_LOAD(0, from, 4 * stride);
-    TILE_STORE(1, to + across, 4 * stride);
-    TILE_LOAD(1, from + across, 4 * stride);
-    TILE_STORE(2, to + down, 4 * stride);
-    TILE_LOAD(2, from + down, 4 * stride);
-    TILE_STORE(3, to + down + across, 4 * stride);
-    TILE_LOAD(3, from + down + across, 4 * stride);
-}
-
-/* Four sum tiles to the output; what lies beyond m rows or the groups is not the caller's. */
-static void tile_sums_out(float *to, int64_t out_stride, int64_t m, const int two_groups) {
-    if (m >= 32 && two_groups) {
-        tile_sums_store(to, 16 * out_stride, 16, out_stride);
-        return;
-    }
-    float whole[4 * 256];
-    tile_sums_store(whole, 512, 256, 16);
-    for (int64_t r = 0; r < 32 && r < m; r++)
-        for (int h = 0; h <= two_groups; h++) memcpy(to + r * out_stride + 16 * h, whole + r / 16 * 512 + 256 * h + r % 16 * 16, 64);
-}
-
-/* A few steps at a time for all groups, so that their left tiles stay in the first-level cache; the sums wait in the second. */
-static void tiles_multiply(const uint8_t *left, int64_t all_steps, int64_t first, int64_t steps, int64_t m, const uint8_t *right,
-                           int64_t n_groups, float *sums, float *out, int64_t out_stride) {
-    const int64_t left_stride = all_steps * TILE_BYTES, right_stride = steps * TILE_BYTES, pairs = (n_groups + 1) / 2;
-    tiles_bf16();
-    left += first * TILE_BYTES;
-    for (int64_t i = 0; i < m; i += 32, left += 2 * left_stride, sums += pairs * 4 * 256) {
-        const int two_rows = m - i > 16;
-        for (int64_t s = 0; s < steps; s += TILE_STRIDE) {
-            const int64_t n = steps - s < TILE_STRIDE ? steps - s : TILE_STRIDE;
-            for (int64_t g = 0; g < n_groups; g += 2) {
-                const int two_groups = n_groups - g > 1;
-                const uint8_t *a = left + s * TILE_BYTES, *w = right + g * right_stride + s * TILE_BYTES;
-                float *partial = sums + g / 2 * 4 * 256;
-                const int left_lines = (int)((16 + pairs - 1) / pairs);
-                const tile_ahead next = {(const uint8_t *)(g + 2 < n_groups || s + n == steps ? partial + 4 * 256 : sums),
-                                         a + 2 * left_stride + 64 * left_lines * (g / 2), left_stride, 64 / TILE_STRIDE, left_lines};
-                if (first + s) {
-                    if (g == 0 || first + s + n == all_steps) tile_sums_load(partial, 512, 256, 16);
-                } else {
-                    TILE_ZERO(0);
-                    TILE_ZERO(1);
-                    TILE_ZERO(2);
-                    TILE_ZERO(3);
-                }
-                if (two_rows && two_groups) tile_steps_ahead(a, left_stride, w, right_stride, n, next);
-                else if (two_rows) tile_steps(a, left_stride, w, right_stride, n, 1, 0);
-                else if (two_groups) tile_steps(a, left_stride, w, right_stride, n, 0, 1);
-                else tile_steps(a, left_stride, w, right_stride, n, 0, 0);
-                if (first + s + n < all_steps) {
-                    if (first + s && g + 2 < n_groups) tile_sums_change(partial, partial + 4 * 256, 512, 256, 16);
-                    else tile_sums_store(partial, 512, 256, 16);
-                } else tile_sums_out(out + i * out_stride + 16 * g, out_stride, m - i, two_groups);
-            }
-        }
-    }
 }
 
 /* Tiles of one side as tiles of the other: 16 x 16 pairs, transposed. */

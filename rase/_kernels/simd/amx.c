@@ -3,6 +3,7 @@
 #include "avx512.h"
 
 #include "variant.h"
+#include "../ops/tiles_multiply.h"
 
 RASE_TABLE(amx)
 
