@@ -12,6 +12,26 @@ from rase._kernels.kernels cimport (
     RASE_TILE_SUMS, Variant,
 )
 
+cdef extern from *:
+    """
+    #include <stdlib.h>
+    #include <sys/mman.h>
+    /* In huge pages, where there are any: a block of weights in tiles lies in 128 small ones, more than a core knows. */
+    static int rase_scratch(void **block, size_t bytes) {
+    #ifdef MADV_HUGEPAGE
+        const size_t page = (size_t)2 << 20;
+        if (bytes > page / 2) {
+            bytes = (bytes + page - 1) / page * page;
+            if (posix_memalign(block, page, bytes)) return 1;
+            madvise(*block, bytes, MADV_HUGEPAGE); /* refused: slower, not wrong */
+            return 0;
+        }
+    #endif
+        return posix_memalign(block, 64, bytes);
+    }
+    """
+    int rase_scratch(void **block, size_t bytes)
+
 cdef extern from "stdlib.h" nogil:
     int posix_memalign(void **, size_t, size_t)
 
@@ -215,7 +235,7 @@ cdef class Plan:
         self._allocate_routes()
         for i in range(self.workers):
             block = NULL
-            if posix_memalign(&block, 64, max(self.scratch_floats, 16) * sizeof(float)):
+            if rase_scratch(&block, max(self.scratch_floats, 16) * sizeof(float)):
                 raise MemoryError
             self.scratch[i] = <float *>block
             self.tables[i] = <const uint8_t **>malloc(self.table_pages * sizeof(void *))
