@@ -46,6 +46,8 @@ def table(contest: Contest, ours: list[str], theirs: list[str]) -> str:
                 ratio = mine / value if metric.higher else value / mine
                 lines.append(f"  {own} is {ratio:.2f} times as good as {best}, the best peer setting")
     company = statistics.median(contest.company) if contest.company else 0.0
+    for label, modes in contest.notes.items():
+        lines.append(f"{label}: AMX was {'/'.join(sorted(set(modes)))}")
     lines.append(f"other programs used {max(0.0, company):.2f} cores meanwhile (median)")
     return "\n".join(lines)
 
@@ -102,7 +104,8 @@ def main() -> None:
     print(table(contest, [each.label for each in ours], [each.label for each in theirs]))
     if options.json:
         with options.json.open("a") as file:
-            record = {"model": options.model.name, "values": contest.values, "facts": contest.facts}
+            record = {"model": options.model.name, "values": contest.values, "facts": contest.facts,
+                      "machine": contest.notes}  # fmt: skip
             file.write(json.dumps(record) + "\n")
 
 

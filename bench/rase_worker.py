@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 
 from bench.worker import Answer, Worker, ids, serve, timed
+from rase._kernels.limits import tile_times
+from rase.backends._limits import tile_mode
 from rase.backends.base import GENERATED, PAGE_TOKENS, PROMPT, Batch
+from rase.backends.cpu import select_variant
 
 __all__ = ["RaseWorker"]
 
@@ -37,8 +40,10 @@ class RaseWorker(Worker):
 
     def prefill(self, setting: str, tokens: int) -> Answer:
         logits: list[Any] = []
+        times = tile_times(select_variant(), self.program.threads[1])
         seconds = timed(lambda: logits.append(self._fill(tokens)))
-        return {"tokens": tokens, "seconds": seconds, "logits": logits[0][:256].tolist()}
+        return {"tokens": tokens, "seconds": seconds, "logits": logits[0][:256].tolist(),
+                "machine": tile_mode(times[0]) if times else ""}  # fmt: skip
 
     def decode(self, setting: str, context: int, steps: int) -> Answer:
         if self.length != context:

@@ -187,6 +187,8 @@ typedef struct {
      * earlier steps gave: RASE_TILE_SUMS(m, n_groups) floats. */
     void (*multiply)(const uint8_t *left, int64_t all_steps, int64_t first, int64_t steps, int64_t m, const uint8_t *right,
                      int64_t n_groups, float *sums, float *out, int64_t out_stride);
+    /* The limits of the unit: ops/tiles_limits.h. */
+    int (*burst)(int64_t steps, int loads);
 } rase_tiles;
 
 enum { RASE_TILE_BYTES = 1024 };

@@ -128,6 +128,7 @@ cdef extern from "kernels.h" nogil:
         void (*right)(const rase_format *, const uint8_t *, int64_t, int64_t, int64_t, uint8_t *) noexcept nogil
         void (*multiply)(const uint8_t *, int64_t, int64_t, int64_t, int64_t, const uint8_t *, int64_t, float *,
                          float *, int64_t) noexcept nogil
+        int (*burst)(int64_t, int) noexcept nogil
 
 cdef class Variant:
     cdef int index

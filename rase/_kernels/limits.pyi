@@ -1,4 +1,4 @@
-"""What this machine can do at most, by the engine's own vectors and threads: memory bandwidth and FMA peak.
+"""What this machine can do at most, by the engine's own vectors and threads: bandwidth, FMA peak, tiles.
 
 Each is the best of ``passes``, so that company on the machine lowers it as little as possible. Neither holds
 the GIL while it measures. Pass a ``Variant`` of ``rase._kernels.kernels`` and the thread count of the engine.
@@ -18,4 +18,11 @@ def fma_peak(variant: Variant, threads: int, nanoseconds: int = 20_000_000, pass
 
     One pass takes about ``nanoseconds``. The variant 'scalar' emulates FMA, so its peak is that of the
     emulation. Raises ``ValueError`` for counts below one.
+    """
+
+def tile_times(variant: Variant, threads: int, passes: int = 5) -> tuple[float, float] | None:
+    """Nanoseconds of a product of bf16 tiles (16 x 32 times 32 x 16) and of loading a tile from the first-level
+    cache, on each of ``threads`` threads at once; None for a variant without tiles.
+
+    Raises ``ValueError`` for counts below one.
     """

@@ -8,7 +8,7 @@ from cython.parallel cimport prange
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memset
 
-from rase._kernels.kernels cimport Variant, rase_kernels
+from rase._kernels.kernels cimport Variant, rase_kernels, rase_tiles
 
 import mmap
 
@@ -18,6 +18,7 @@ cdef extern from "tickets.h" nogil:
 cdef enum:
     STRIDE = 4096           # what a worker reads is a whole number of these
     MARK = 0x5A
+    TILE_STEPS = 1 << 13    # four tiles each: a fraction of a millisecond
 
 
 def read_bandwidth(Variant variant not None, int threads, int64_t nbytes=2 << 30, int passes=5):
@@ -72,6 +73,36 @@ def fma_peak(Variant variant not None, int threads, int64_t nanoseconds=20_000_0
     if wrong or expected != 24.0 * variant.table.rows_per_group:
         raise AssertionError("the chains did not converge to 2")
     return threads * operations / <double>best
+
+
+def tile_times(Variant variant not None, int threads, int passes=5):
+    cdef const rase_tiles *tiles = variant.tiles
+    cdef int64_t start, spent, best[2]
+    cdef int _worker, _turn, wrong = 0, loads
+    if threads < 1 or passes < 1:
+        raise ValueError("at least one thread and one pass")
+    if tiles == NULL:
+        return None
+    best[0] = best[1] = 0
+    with nogil:
+        for _turn in range(passes):
+            for loads in range(2):
+                start = rase_nanoseconds()
+                for _worker in prange(threads, schedule="static", num_threads=threads):
+                    wrong += tile_burst(tiles, loads)
+                spent = rase_nanoseconds() - start
+                best[loads] = spent if best[loads] == 0 or spent < best[loads] else best[loads]
+    if wrong:
+        raise AssertionError("the products of tiles are not those of their operands")
+    return best[0] / (4.0 * TILE_STEPS), best[1] / (4.0 * TILE_STEPS)
+
+
+cdef int tile_burst(const rase_tiles *tiles, int loads) noexcept nogil:
+    cdef int right
+    tiles.begin()
+    right = tiles.burst(TILE_STEPS, loads)
+    tiles.end()
+    return not right
 
 
 cdef float burst(const rase_kernels *k, int64_t steps) noexcept nogil:

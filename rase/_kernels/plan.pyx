@@ -16,7 +16,7 @@ cdef extern from *:
     """
     #include <stdlib.h>
     #include <sys/mman.h>
-    /* In huge pages, where there are any: a block of weights in tiles lies in 128 small ones, more than a core knows. */
+    /* In huge pages, where there are any: a block of weights in tiles would lie in 128 small ones. */
     static int rase_scratch(void **block, size_t bytes) {
     #ifdef MADV_HUGEPAGE
         const size_t page = (size_t)2 << 20;

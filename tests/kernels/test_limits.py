@@ -37,6 +37,14 @@ def test_wider_vectors_reach_a_higher_peak():
     assert fast > 4 * slow, "emulated FMA is many times slower than the instruction"
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_product_of_tiles_takes_nanoseconds_where_there_are_tiles(isa):
+    """The inner check of what the products came to raises when one is left out."""
+    found = limits.tile_times(kernels.Variant(isa), 2, 2)
+    assert (found is None) == (isa != "amx")
+    assert found is None or all(0.5 < each < 1000 for each in found), f"{found} ns"
+
+
 @pytest.mark.parametrize("arguments", [(0,), (-1,), (1, 4095), (1, 1 << 20, 0)])
 def test_counts_below_one_are_refused(arguments):
     with pytest.raises(ValueError):
@@ -44,3 +52,5 @@ def test_counts_below_one_are_refused(arguments):
     if len(arguments) == 1:
         with pytest.raises(ValueError):
             limits.fma_peak(kernels.Variant("scalar"), *arguments)
+        with pytest.raises(ValueError):
+            limits.tile_times(kernels.Variant("scalar"), *arguments)

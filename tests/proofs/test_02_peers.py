@@ -69,7 +69,7 @@ def compare(
         _, mine = contest.best(metric, [ours.label])
         who, best = contest.best(metric, [each.label for each in theirs])
         modes = contest.notes.get(ours.label, [])
-        goal = goals if isinstance(goals, float) else goals[1] if "slow" in modes else goals[0]
+        goal = goals if isinstance(goals, float) else goals[2 * modes.count("slow") > len(modes)]
         words = contest.facts[ours.label]["class"] + (
             f", AMX {'/'.join(sorted(set(modes)))}" if modes else ""
         )

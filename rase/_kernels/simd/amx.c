@@ -3,6 +3,7 @@
 #include "avx512.h"
 
 #include "variant.h"
+#include "../ops/tiles_limits.h"
 #include "../ops/tiles_multiply.h"
 
 RASE_TABLE(amx)
@@ -14,4 +15,5 @@ const rase_tiles rase_tiles_amx = {
     .right = tiles_right,
     .few = tiles_few,
     .multiply = tiles_multiply,
+    .burst = tiles_burst,
 };
