@@ -40,12 +40,13 @@ typedef struct {
     void (*expand)(const uint8_t *block, uint8_t *codes);
     /* NULL, or the four vectors of codes of half e of sub-block 4h + i (of all of 16 depths). */
     void (*sixteen)(const uint8_t *block, int h, int i, int e, rb *out);
-    int turned;                                   /* whether vector j of these holds depths j, 8 + j, 4 + j, 12 + j (turned.h) */
+    int turned;                                   /* 0, or of how many depths, 16 or 32, they are turned (turned.h) */
     /* NULL, or what stands for `codes` where codebooks are in registers: scale * (code - offset) = factor * level + less, and sums of
      * level * activation's halves over a sub-block stay in int16: 254 * factor, too, and 128 * less. */
     rb (*levels)(const uint8_t *block, int h, int i, int v);
     /* Of sub-block 4h + i: (254 * factor, factor) and (less, 128 * less) as int16. */
     void (*factors)(const uint8_t *block, int h, int i, rh *factor, rh *less);
+    rf (*scale)(const uint8_t *block, int s); /* NULL, or the scale of sub-block s, where that is less work than to take it out of `scales` (prepared.h) */
 } block256;
 
 /* R halves of a block, one after another: d, and dmin or what NAME_pack_block puts there. */
@@ -199,7 +200,7 @@ TEMPLATE void block256_four_subs(const block256 f, block256_state *s, const int 
  * and the offset's own sum. Parts side by side, so that a dot product seldom waits for the one before it. */
 TEMPLATE void block256_joined(const block256 f, block256_state *s, const int n, const int h) {
     const int part = f.run < f.sub ? f.run : f.sub, vectors = part / 4;
-    const int parts = 4 * f.sub / part, side = n > 1 || (f.sixteen && vectors == 4) ? 1 : 2; /* parts in all; side by side */
+    const int parts = 4 * f.sub / part, side = n > 1 ? 1 : 2; /* parts in all; side by side */
     const int8_t *q = s->q + 4 * h * f.sub;
     UNROLL(first, parts / side) {
         rp dot[4][2 * DOT_TILE];
@@ -210,13 +211,11 @@ TEMPLATE void block256_joined(const block256 f, block256_state *s, const int n, 
                 dot[j][2 * t + 1] = rp_begin(f.offset && !f.levels ? ri_dot_rh(ri_zero(), rh_set2(-f.offset, -128 * f.offset), BLOCK256_SIDES(t)) : ri_zero());
             }
         }
-        rb sixteen[4][4];
         UNROLL(step, vectors) {
             block256_read_ahead(f, s->block, h, first * vectors + step, parts / side * vectors);
             UNROLL(j, side) {
                 const int at = (first * side + j) * part, i = at / f.sub, v = at % f.sub / 4 + (part < f.sub ? step : block256_step(f, step));
-                if (f.sixteen && step % 4 == 0) f.sixteen(s->block, h, i, step / 4, sixteen[j]);
-                rb w = f.sixteen ? sixteen[j][step % 4] : f.levels ? f.levels(s->block, h, i, v) : f.codes(s->block, h, i, v);
+                rb w = f.levels ? f.levels(s->block, h, i, v) : f.codes(s->block, h, i, v);
                 UNROLL(t, 2 * n) dot[j][t] = rp_dot_u8(dot[j][t], w, q + t * s->stride + i * f.sub + 4 * v);
             }
         }
@@ -255,9 +254,6 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
     const int64_t blocks = cols / 256;
     const int8_t *q = act->q + 2 * row * cols;
     const float *da = act->d + row * blocks;
-#if RB_PERMUTE
-    int8_t turned[2 * DOT_TILE * 256] __attribute__((aligned(64)));
-#endif
     block256_state s;
     s.blocks = blocks, s.sides = act->sides + row * blocks * RASE_SIDES;
     UNROLL(t, n) s.acc[t] = rf_zero();
@@ -268,13 +264,6 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
         UNROLL(t, 2 * n) s.sum[t] = ri_zero();
         UNROLL(t, n) s.less[t] = ri_zero(), s.d[t] = rf_mul(d, rf_set1(da[t * blocks + b]));
         f.scales(s.block, s.scales);
-#if RB_PERMUTE
-        if (f.sixteen && f.turned) {
-            UNROLL(t, 2 * n)
-                UNROLL(v, 256 / VECTOR) rb_store((uint8_t *)turned + 256 * t + v * VECTOR, rb_turn(rb_load((const uint8_t *)q + t * cols + v * VECTOR)));
-            s.q = turned, s.stride = 256;
-        }
-#endif
         BLOCK256_FOURS(f, BLOCK256_FOUR_SUBS(f, &s, n, h))
         if (f.has_minimum) {
             f.minimums(s.block, s.scales);
@@ -290,6 +279,7 @@ TEMPLATE void block256_tile(const block256 f, const uint8_t *group, int64_t cols
 }
 
 #include "block256_many.h"
+#include "prepared.h"
 
 TEMPLATE void block256_unpack_subs(const block256 f, const uint8_t *block, const uint8_t *expanded, const rb *scales, const rb *minimums, rf d, rf dmin, int h,
                                    weight_put put, weight_sink *to) {
@@ -369,8 +359,9 @@ TEMPLATE rb spread_nibbles(rb x) {
                               float *out, int64_t out_stride) {                                                         \
         block256_tile(NAME, group, cols, act, row, n, out, out_stride);                                                 \
     }                                                                                                                   \
+    PREPARED(NAME)                                                                                                      \
     BLOCK256_ROWS(NAME) BLOCK256_WIDE(NAME)                                                                                                 \
     QUANTISED_FORMAT_IN_ROWS(NAME, ID, 256, RASE_ACT_Q16_256, NAME.run, NAME.has_minimum ? 256 / NAME.sub : 0, \
-                             block256_bytes(NAME), IN_ROWS)
+                             block256_bytes(NAME), IN_ROWS, NAME##_few)
 
 #endif

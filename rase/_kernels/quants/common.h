@@ -193,13 +193,20 @@ enum { DOT_TILE = RASE_DOT_TILE };
 #else
 #define DOT_SOME(NAME)
 #endif
+/* FEW does `dot` of a row or two in another way, or returns 0. */
+TEMPLATE int few_not_apart(const uint8_t *group, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0, int64_t m1, float *out,
+                           int64_t out_stride) {
+    (void)group, (void)n_groups, (void)cols, (void)act, (void)m0, (void)m1, (void)out, (void)out_stride;
+    return 0;
+}
 #define QUANTISED_FORMAT(NAME, ID, BLOCK, ACT, RUN, MINIMUM, BYTES) \
-    QUANTISED_FORMAT_IN_ROWS(NAME, ID, BLOCK, ACT, RUN, MINIMUM, BYTES, NULL)
-#define QUANTISED_FORMAT_IN_ROWS(NAME, ID, BLOCK, ACT, RUN, MINIMUM, BYTES, IN_ROWS)                                     \
+    QUANTISED_FORMAT_IN_ROWS(NAME, ID, BLOCK, ACT, RUN, MINIMUM, BYTES, NULL, few_not_apart)
+#define QUANTISED_FORMAT_IN_ROWS(NAME, ID, BLOCK, ACT, RUN, MINIMUM, BYTES, IN_ROWS, FEW)                                \
     UNPACKERS(NAME)                                                                                                      \
     static void NAME##_dot(const uint8_t *group, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0,        \
                            int64_t m1, float *out, int64_t out_stride) {                                                 \
         DOT_MANY(NAME, BLOCK, RUN, MINIMUM, BYTES)                                                                                   \
+        if (FEW(group, n_groups, cols, act, m0, m1, out, out_stride)) return;                                            \
         for (int64_t g = 0; g < n_groups; g++, group += NAME##_group_bytes(cols), out += RASE_R) {                       \
             DOT_SOME(NAME)                                                                                               \
             int64_t i = m0;                                                                                              \

@@ -47,7 +47,7 @@ TEMPLATE rb iq1_m_codes(const uint8_t *block, int h, int i, int v) {
     return iq1_codes(block, 4 * (4 * h + i) + v, rb_load(block + TRIT_VECTORS * VECTOR), 2 * (4 * h + i) + v / 2);
 }
 BLOCK256_EXPAND(iq1_m, 16, 1)
-static const block256 iq1_m = {TRIT_BYTES + 8, 16, 18, 9, 0, 0, 1, iq1_m_scales, NULL, iq1_m_codes, 3, 256, 1, 1, iq1_m_expand, NULL, 0, IQ1_M_LEVELS};
+static const block256 iq1_m = {TRIT_BYTES + 8, 16, 18, 9, 0, 0, 1, iq1_m_scales, NULL, iq1_m_codes, 3, 256, 1, 1, iq1_m_expand, NULL, 0, IQ1_M_LEVELS, NULL};
 
 /* File block: low bytes of the indices[32]; nibbles[16], three upper bits of the index, and whether the weights lie below; four
  * 16-bit words of four scales each, whose upper nibbles are d. */

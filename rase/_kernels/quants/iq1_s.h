@@ -29,7 +29,7 @@ TEMPLATE rb iq1_s_levels(const uint8_t *block, int h, int i, int v) { return tri
 #define IQ1_S_LEVELS NULL, NULL
 #endif
 BLOCK256_EXPAND(iq1_s, 32, 1)
-static const block256 iq1_s = {TRIT_BYTES + 4, 32, 18, 9, 0, 0, 0, iq1_s_scales, NULL, iq1_s_codes, 3, 256, 1, 1, iq1_s_expand, NULL, 0, IQ1_S_LEVELS};
+static const block256 iq1_s = {TRIT_BYTES + 4, 32, 18, 9, 0, 0, 0, iq1_s_scales, NULL, iq1_s_codes, 3, 256, 1, 1, iq1_s_expand, NULL, 0, IQ1_S_LEVELS, NULL};
 
 /* File block: d, low bytes of the indices[32], words[8] of 16 bits: four upper triples of indices, the scale, and whether the weights lie
  * below. */

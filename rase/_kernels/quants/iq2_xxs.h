@@ -55,12 +55,16 @@ TEMPLATE void iq2_xxs_sixteen(const uint8_t *block, int h, int i, int e, rb *out
     /* The second plane's index: h's upper bit, c, h's lower bit from bit 0 up. */
     rb first = rb_load(block + k * VECTOR), ninth = rb_load(block + 16 * VECTOR);
     rb second = rb_mix(rb_shr(first, 1), k ? rb_shr(ninth, k) : ninth, 0x01010101);
-    iq2_turned(iq2_xxs_values, rb_lookup_128(iq2_xxs_planes[0], first), rb_lookup_128(iq2_xxs_planes[1], second),
-               even_signs(rb_load(block + (8 + k) * VECTOR)), e, out);
+    rb seven = rb_fields(rb_load(block + (8 + k) * VECTOR), 0, 7, 14, 21);
+    /* Signs 0 to 3, and 4 to 7, the last of which makes their number even, to bits 2 to 5. */
+    if (e) iq2_turned(iq2_xxs_values, rb_lookup_128(iq2_xxs_planes[1], second), rb_sums(seven, 0x00001020407f0000), out);
+    else iq2_turned(iq2_xxs_values, rb_lookup_128(iq2_xxs_planes[0], first), rb_sums(seven, 0x0000010204080000), out);
 }
-TURNED_BACK(iq2_xxs)
+TEMPLATE rf iq2_xxs_scale(const uint8_t *block, int s) { return word_scale(block + 8 * VECTOR, s); }
+TURNED_BACK_32(iq2_xxs)
 BLOCK256_EXPAND(iq2_xxs, 32, 1)
 #define IQ2_XXS_BYTES 68
+#define IQ2_XXS_SCALE iq2_xxs_scale
 #define IQ2_XXS_SIXTEEN iq2_xxs_sixteen
 #define IQ2_XXS_EXPAND iq2_xxs_expand
 #else
@@ -72,10 +76,11 @@ TEMPLATE rb iq2_xxs_codes(const uint8_t *block, int h, int i, int v) {
     return iq2_entry_codes(entry, v, even_pair(z, v & 1), 4 * (i & 1) + v / 2);
 }
 #define IQ2_XXS_BYTES 64
+#define IQ2_XXS_SCALE NULL
 #define IQ2_XXS_SIXTEEN NULL
 #define IQ2_XXS_EXPAND NULL
 #endif
-static const block256 iq2_xxs = {IQ2_XXS_BYTES, 32, 86, 43, 0, 0, 0, iq2_xxs_scales, NULL, iq2_xxs_codes, 3, 32, 1, RB_PERMUTE, IQ2_XXS_EXPAND, IQ2_XXS_SIXTEEN, 1, NULL, NULL};
+static const block256 iq2_xxs = {IQ2_XXS_BYTES, 32, 86, 43, 0, 0, 0, iq2_xxs_scales, NULL, iq2_xxs_codes, 3, 32, 1, RB_PERMUTE, IQ2_XXS_EXPAND, IQ2_XXS_SIXTEEN, 32, NULL, NULL, IQ2_XXS_SCALE};
 
 /* File block: d; per 32 weights indices[4], then 32 bits of four 7-bit signs and the scale. */
 static int iq2_xxs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -101,7 +101,7 @@ TEMPLATE rb iq3_s_codes(const uint8_t *block, int h, int i, int v) {
 #define IQ3_S_SIXTEEN NULL
 #define IQ3_S_EXPAND NULL
 #endif
-static const block256 iq3_s = {IQ3_S_BYTES, 32, 30, 15, 0, 0, 0, iq3_s_scales, NULL, iq3_s_codes, 0, 128, 1, RB_PERMUTE, IQ3_S_EXPAND, IQ3_S_SIXTEEN, 1, NULL, NULL};
+static const block256 iq3_s = {IQ3_S_BYTES, 32, 30, 15, 0, 0, 0, iq3_s_scales, NULL, iq3_s_codes, 0, 128, 1, RB_PERMUTE, IQ3_S_EXPAND, IQ3_S_SIXTEEN, 16, NULL, NULL, NULL};
 
 /* File block: d, low bytes of the indices[64], ninth bits[8], signs[32], scales[4]. */
 static int iq3_s_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

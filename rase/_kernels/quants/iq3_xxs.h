@@ -62,9 +62,11 @@ TEMPLATE void iq3_xxs_sixteen(const uint8_t *block, int h, int i, int e, rb *out
     iq3_turned(iq3_xxs_values, rb_lookup_128(iq3_xxs_planes[0], first), rb_lookup_128(iq3_xxs_planes[1], second),
                even_signs(rb_load(block + (16 + 4 * h + i) * VECTOR)), e, out);
 }
+TEMPLATE rf iq3_xxs_scale(const uint8_t *block, int s) { return word_scale(block + 16 * VECTOR, s); }
 TURNED_BACK(iq3_xxs)
 BLOCK256_EXPAND(iq3_xxs, 32, 1)
 #define IQ3_XXS_BYTES 104
+#define IQ3_XXS_SCALE iq3_xxs_scale
 #define IQ3_XXS_SIXTEEN iq3_xxs_sixteen
 #define IQ3_XXS_EXPAND iq3_xxs_expand
 #else
@@ -77,10 +79,11 @@ TEMPLATE rb iq3_xxs_codes(const uint8_t *block, int h, int i, int v) {
     return rb_lookup(iq3_xxs_values, rb_or(entry, move_bits(even_pair(z, v & 1), 4 * (i & 1) + v / 2, 3, 8)));
 }
 #define IQ3_XXS_BYTES 96
+#define IQ3_XXS_SCALE NULL
 #define IQ3_XXS_SIXTEEN NULL
 #define IQ3_XXS_EXPAND NULL
 #endif
-static const block256 iq3_xxs = {IQ3_XXS_BYTES, 32, 124, 62, 0, 0, 0, iq3_xxs_scales, NULL, iq3_xxs_codes, 2, 32, 1, RB_PERMUTE, IQ3_XXS_EXPAND, IQ3_XXS_SIXTEEN, 1, NULL, NULL};
+static const block256 iq3_xxs = {IQ3_XXS_BYTES, 32, 124, 62, 0, 0, 0, iq3_xxs_scales, NULL, iq3_xxs_codes, 2, 32, 1, RB_PERMUTE, IQ3_XXS_EXPAND, IQ3_XXS_SIXTEEN, 16, NULL, NULL, IQ3_XXS_SCALE};
 
 /* File block: d, indices[64]; per 32 weights 32 bits of four 7-bit signs and the scale. */
 static int iq3_xxs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -4,43 +4,50 @@
  * indices takes a third more time. Which fours share a row was found by simulated annealing.
  *
  * Packed block: R d; 8 vectors of bytes l + 16 c, an entry each; 4 vectors of h, entries of vector k in the nibbles k % 2 of vector k / 2;
- * 8 vectors of signs. The four uppermost bits of the vector k of bytes in a lane are the scale of sub-block 2k (from bit 3 down); that
- * of 2k + 1 are the uppermost of the signs in IQ2_XS, which has seven for eight, and nibble k of one more vector in IQ2_S. */
+ * 8 vectors of signs. Entries 0 and 1 of a row are word r % 4, 2 and 3 word 4 + r % 4 of the eight words of rows r / 4: an unpacking of words
+ * then joins what both planes say of sixteen depths. Bit 7 of the bytes of vector k in a lane is bit k of four bytes: the scales of even
+ * sub-blocks. Those of odd ones and signs: iq2_xs.h, iq2_s.h. */
 #ifndef RASE_QUANTS_SPLIT_IQ2_H
 #define RASE_QUANTS_SPLIT_IQ2_H
 
 #include "turned.h"
 
 #if RB_PERMUTE
-enum { SPLIT_COLUMNS = 8, SPLIT_SIGNS = 12, SPLIT_SCALES = 20, SPLIT_BYTES = 4 * SPLIT_SCALES };
+enum { SPLIT_COLUMNS = 8, SPLIT_SIGNS = 12, SPLIT_BYTES = 4 * 20 };
 
 static const turned_pairs split_values = IQ2_TURNED(IQ2_CODE);
 
-/* Half e of the eight sub-blocks 2k, 2k + 1 with eight signs an entry. */
-TEMPLATE void split_sixteen(const uint8_t planes[2][128], const uint8_t *block, int k, const int odd, const int e, rb signs, rb *out) {
+/* Half e of the eight sub-blocks 2k, 2k + 1: a sub-block, whose signs are in bits 2 to 5. */
+TEMPLATE void split_sixteen(const uint8_t planes[2][128], const uint8_t *block, const int k, const int e, rb signs, rb *out) {
     rb first = rb_load(block + k * VECTOR), h = rb_load(block + (SPLIT_COLUMNS + k / 2) * VECTOR);
-    rb second = rb_mix(first, odd ? rb_shr(h, 4) : h, 0x0f0f0f0f);
-    iq2_turned(split_values, rb_lookup_128(planes[0], first), rb_lookup_128(planes[1], second), signs, e, out);
+    rb second = rb_mix(first, k % 2 ? rb_shr(h, 4) : h, 0x0f0f0f0f);
+    rb low = rb_lookup_128(planes[0], first), high = rb_lookup_128(planes[1], second);
+    iq2_turned(split_values, e ? rb_join_upper(low, high) : rb_join_lower(low, high), signs, out);
 }
-/* Scales of sub-blocks 4h to 4h + 3: `tops` has them in the nibbles of rb_tops. */
-TEMPLATE rb split_even_scales(const uint8_t *block, int h) {
-    return rb_or(rb_tops(rb_load(block + 2 * h * VECTOR), 0), rb_tops(rb_load(block + (2 * h + 1) * VECTOR), 2));
+/* The eight scales of even sub-blocks. */
+TEMPLATE rb split_evens(const uint8_t *block) {
+    rb out = rb_load(block + 7 * VECTOR);
+    UNROLL(k, 7) out = rb_mix(out, rb_shr(rb_load(block + k * VECTOR), 7 - k), 0x01010101u << k);
+    return out;
 }
-TEMPLATE rb split_odd_scales(const uint8_t *block, int h) {
-    const uint8_t *signs = block + SPLIT_SIGNS * VECTOR;
-    return rb_or(rb_tops(rb_load(signs + 2 * h * VECTOR), 1), rb_tops(rb_load(signs + (2 * h + 1) * VECTOR), 3));
+/* Scale i of eight in a lane. */
+TEMPLATE rf split_scale(rb eight, const int i) { return rf_lookup_lanes(odd_numbers, i ? rb_lane_shr(eight, 4 * i) : eight); }
+/* Scales of sub-blocks 4h to 4h + 3, with those of odd ones in bits 1 to 4 of bytes 1 and 3. */
+TEMPLATE rb split_scales(const uint8_t *block, const int h, rb odds) {
+    rb all = rb_mix(rb_fields(split_evens(block), 8 * h - 1, 0, 8 * h + 3, 0), odds, 0xff00ff00);
+    return rb_or(rb_and(all, rb_set1(0x1e)), rb_set1(1));
 }
-TEMPLATE rb split_odd(rb x) { return rb_or(rb_and(x, rb_set1(0x1e)), rb_set1(1)); }
 
-/* Entry g of a row, and its signs. */
-static void split_entry(unsigned entry, unsigned signs, int g, uint8_t *lane) {
-    lane[g / 4 * VECTOR + g % 4] |= (uint8_t)(entry & 127);
-    lane[(SPLIT_COLUMNS + g / 8) * VECTOR + g % 4] |= (uint8_t)(entry >> 8 << 4 * (g / 4 % 2));
-    lane[(SPLIT_SIGNS + g / 4) * VECTOR + g % 4] |= (uint8_t)signs;
+/* Entry g of row r. */
+static void split_entry(unsigned entry, int g, int r, uint8_t *block) {
+    const int k = g / 4, i = g % 4, at = r / 4 * 16 + i / 2 * 8 + r % 4 * 2 + i % 2;
+    block[k * VECTOR + at] |= (uint8_t)(entry & 127);
+    block[(SPLIT_COLUMNS + k / 2) * VECTOR + at] |= (uint8_t)(entry >> 8 << 4 * (k % 2));
 }
-/* A scale of four bits to the uppermost bits of four bytes. */
-static void split_scale(unsigned scale, uint8_t *bytes) {
-    for (int i = 0; i < 4; i++) bytes[i] |= (uint8_t)((scale >> (3 - i) & 1) << 7);
+/* The low nibbles of eight bytes. */
+static void split_pack_evens(const uint8_t *scales, uint8_t *lane) {
+    for (int k = 0; k < 8; k++)
+        for (int i = 0; i < 4; i++) lane[k * VECTOR + i] |= (uint8_t)((scales[2 * i + k / 4] >> k % 4 & 1) << 7);
 }
 
 static const uint8_t iq2_xs_planes[2][128] = {

@@ -21,6 +21,8 @@ TEMPLATE void word_scales(const uint8_t *words, rb *out) {
         UNROLL(i, 4) out[h] = rb_mix(out[h], move_lane(rb_load(words + (4 * h + i) * VECTOR), 28, 8 * i + 1), 0x1eu << 8 * i);
     }
 }
+static const float odd_numbers[16] __attribute__((aligned(64))) = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+TEMPLATE rf word_scale(const uint8_t *words, const int s) { return rf_lookup_lanes(odd_numbers, rb_lane_shr(rb_load(words + s * VECTOR), 28)); }
 /* The four signs of depths 0, 8, 4, 12 and the three that follow, of half e of the 32 depths of a lane's sign bytes, from bit `to` on. */
 TEMPLATE rb turned_signs(rb signs, const int e, const int to) {
     const int start = 16 * e - to;
@@ -29,11 +31,9 @@ TEMPLATE rb turned_signs(rb signs, const int e, const int to) {
 /* Eight signs of each entry from words of four times seven. */
 TEMPLATE rb even_signs(rb words) { return rb_even(rb_fields(words, 0, 7, 14, 21)); }
 
-/* IQ2: both planes of the four entries of 32 depths to turned codes of half e. */
-TEMPLATE void iq2_turned(const turned_pairs codes, rb low, rb high, rb signs, const int e, rb *out) {
-    rb levels = e ? rb_mix(rb_lane_shr(low, 16), high, 0xffff0000) : rb_mix(low, rb_lane_shl(high, 16), 0xffff0000);
-    rb s = turned_signs(signs, e, 2);
-    rb pair[2] = {rb_mix(levels, s, 0x0c0c0c0c), rb_shr(rb_mix(levels, s, 0x30303030), 2)};
+/* IQ2: levels, and signs in bits 2 to 5, to codes. */
+TEMPLATE void iq2_turned(const turned_pairs codes, rb levels, rb signs, rb *out) {
+    rb pair[2] = {rb_mix(levels, signs, 0x0c0c0c0c), rb_shr(rb_mix(levels, signs, 0x30303030), 2)};
     UNROLL(j, 4) out[j] = rb_lookup_64(codes[j % 2], pair[j / 2]);
 }
 /* IQ3: of the four entries, in the order 0 2 1 3, of 16 depths, half e of a sign word. */
@@ -51,12 +51,19 @@ TEMPLATE rb turn_back(const rb *turned, int v) {
     }
     return first ? rb_mix(rb_lane_shr(pair[0], 16), pair[1], 0xffff0000) : rb_mix(pair[0], rb_lane_shl(pair[1], 16), 0xffff0000);
 }
-/* The codes of NAME_sixteen, in order. */
+/* The codes of NAME_sixteen, in order; and where two calls give the codes of 32 depths, which lie in one another. */
 #define TURNED_BACK(NAME)                                                                                                   \
     TEMPLATE rb NAME##_codes(const uint8_t *block, int h, int i, int v) {                                                   \
         rb turned[4];                                                                                                       \
         NAME##_sixteen(block, h, i, v / 4, turned);                                                                          \
         return turn_back(turned, v % 4);                                                                                    \
+    }
+
+#define TURNED_BACK_32(NAME)                                                                                                \
+    TEMPLATE rb NAME##_codes(const uint8_t *block, int h, int i, int v) {                                                   \
+        rb turned[4];                                                                                                       \
+        NAME##_sixteen(block, h, i, v % 2, turned);                                                                          \
+        return turn_back(turned, v / 4 + v / 2 % 2 * 2);                                                                    \
     }
 
 /* 8 words of signs and a scale, `stride` bytes apart. */

@@ -54,6 +54,38 @@ static inline rb rb_from_tops(rb x) {
 static inline rb rb_turn(rb x) {
     return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15)));
 }
+/* The bytes of every 32 in the order 0 8 16 24, 1 9 17 25, and so on. */
+static inline rb rb_turn_32(rb x) {
+    static const uint8_t order[64] __attribute__((aligned(64))) = {
+        0,  8,  16, 24, 1,  9,  17, 25, 2,  10, 18, 26, 3,  11, 19, 27, 4,  12, 20, 28, 5,  13, 21, 29, 6,  14, 22, 30, 7,  15, 23, 31,
+        32, 40, 48, 56, 33, 41, 49, 57, 34, 42, 50, 58, 35, 43, 51, 59, 36, 44, 52, 60, 37, 45, 53, 61, 38, 46, 54, 62, 39, 47, 55, 63};
+    return _mm512_permutexvar_epi8(rb_load(order), x);
+}
+/* Words of two vectors to lanes, those of x below: the lower and the upper words of every eight. */
+static inline rb rb_join_lower(rb x, rb y) { return _mm512_unpacklo_epi16(x, y); }
+static inline rb rb_join_upper(rb x, rb y) { return _mm512_unpackhi_epi16(x, y); }
+static inline rb rb_lane_ror(rb x, int n) { return _mm512_ror_epi32(x, (unsigned)n); }
+/* Number lane & 15 of a table for every lane. */
+static inline rf rf_lookup_lanes(const float *numbers, rb index) { return _mm512_permutexvar_ps(index, rf_load(numbers)); }
+/* Four vectors of signed bytes times unsigned ones, x: the sums of their sixteens, in order. */
+static inline ri ri_dot_sixteens(rb x, const rb *y) {
+    ri four[4], two[2];
+    for (int v = 0; v < 4; v++) four[v] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), x, y[v]);
+    for (int v = 0; v < 2; v++)
+        two[v] = _mm512_add_epi32(_mm512_unpacklo_epi32(four[2 * v], four[2 * v + 1]), _mm512_unpackhi_epi32(four[2 * v], four[2 * v + 1]));
+    ri one = _mm512_add_epi32(_mm512_unpacklo_epi64(two[0], two[1]), _mm512_unpackhi_epi64(two[0], two[1]));
+    return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), one);
+}
+/* A number for all lanes; and sixteen numbers, or the sums of their neighbours, to memory: how many. */
+static inline ri ri_all(const int32_t *p) { return _mm512_set1_epi32(*p); }
+static inline int ri_store_all(int32_t *p, ri x) {
+    _mm512_storeu_si512(p, x);
+    return 16;
+}
+static inline int ri_store_pairs(int32_t *p, ri x) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi64_epi32(_mm512_add_epi32(x, _mm512_srli_epi64(x, 32))));
+    return 8;
+}
 #else
 #define RB_PERMUTE 0
 #endif
