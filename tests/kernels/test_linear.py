@@ -50,6 +50,17 @@ def test_linear_follows_the_rules_exactly(variant, fmt: str, rows: int) -> None:
     assert_same_bits(found, expected_linear(fmt, raw, x), f"{fmt} {variant.name}, {rows} rows")
 
 
+@pytest.mark.parametrize("fmt", [name for name in QUANTISED if name.startswith("IQ")])
+def test_deep_rows_follow_the_rules(fmt: str) -> None:
+    """So many depths that activations are prepared a part at a time: 65 blocks, for one row and for two."""
+    variant, form, rows, cols = VARIANTS[-1], format_named(fmt), 17, 65 * 256
+    rng = np.random.default_rng(12)
+    raw, x = raw_blocks(fmt, rows, cols, rng), rng.normal(0, 1, (2, cols)).astype(F32)
+    packed, expected = pack(variant, form, raw, rows, cols), expected_linear(fmt, raw, x)
+    for m in (1, 2):
+        assert_same_bits(linear(variant, form, packed, rows, x[:m]), expected[:m], f"{fmt}, {m} rows")
+
+
 @pytest.mark.parametrize("fmt", FORMAT_NAMES)
 @pytest.mark.parametrize("variant", VARIANTS, ids=NAMES)
 def test_batch_and_split_change_no_bit(variant, fmt: str) -> None:

@@ -47,6 +47,10 @@ typedef struct {
     /* Of sub-block 4h + i: (254 * factor, factor) and (less, 128 * less) as int16. */
     void (*factors)(const uint8_t *block, int h, int i, rh *factor, rh *less);
     rf (*scale)(const uint8_t *block, int s); /* NULL, or the scale of sub-block s, where that is less work than to take it out of `scales` (prepared.h) */
+    /* NULL, or, where sums of a sub-block's codes less offset times activation's halves fit int16, the scale of sub-block s in the lower half of a
+     * lane; and whether its first eight and its last eight codes are two more than those of `sixteen`, 1 or 0 in each half. */
+    rh (*short_scale)(const uint8_t *block, int s);
+    rh (*above)(const uint8_t *block, int s);
 } block256;
 
 /* R halves of a block, one after another: d, and dmin or what NAME_pack_block puts there. */
@@ -92,13 +96,6 @@ TEMPLATE void block256_read_ahead(const block256 f, const uint8_t *block, int h,
             UNROLL(i, 4) { UNROLL(v, (SUB) / 4) out[i * (SUB) / 4 + v] = NAME##_codes(block, h, i, v); }               \
             UNROLL(k, 2) { UNROLL(v, (SUB) / 2) rb_store(codes + (h * (SUB) + k * (SUB) / 2 + v) * VECTOR, out[k * (SUB) / 2 + v]); } \
         })                                                                                                            \
-    }
-/* Vectors of NAME_sixteen, which gives them in order, one by one. */
-#define SIXTEEN_CODES(NAME)                                                        \
-    TEMPLATE rb NAME##_codes(const uint8_t *block, int h, int i, int v) {          \
-        rb out[4];                                                                 \
-        NAME##_sixteen(block, h, i, v / 4, out);                                   \
-        return out[v % 4];                                                         \
     }
 /* Room for them, and codes from there or from the block. */
 #define BLOCK256_EXPANDED uint8_t expanded[64 * VECTOR] __attribute__((aligned(64)))

@@ -24,12 +24,12 @@ TEMPLATE void iq1_s_factors(const uint8_t *block, int h, int i, rh *factor, rh *
     *factor = rb_lookup_lanes(iq1_s_factor, nibble), *less = rb_lookup_lanes(iq1_s_less, nibble);
 }
 TEMPLATE rb iq1_s_levels(const uint8_t *block, int h, int i, int v) { return trits(block, 8 * (4 * h + i) + v); }
-#define IQ1_S_LEVELS iq1_s_levels, iq1_s_factors
+#define IQ1_S_IN_REGISTERS .levels = iq1_s_levels, .factors = iq1_s_factors
 #else
-#define IQ1_S_LEVELS NULL, NULL
+#define IQ1_S_IN_REGISTERS
 #endif
 BLOCK256_EXPAND(iq1_s, 32, 1)
-static const block256 iq1_s = {TRIT_BYTES + 4, 32, 18, 9, 0, 0, 0, iq1_s_scales, NULL, iq1_s_codes, 3, 256, 1, 1, iq1_s_expand, NULL, 0, IQ1_S_LEVELS, NULL};
+static const block256 iq1_s = {TRIT_BYTES + 4, 32, 18, 9, 0, 0, 0, iq1_s_scales, NULL, iq1_s_codes, .unit_shift = 3, .run = 256, .in_order = 1, .fixed = 1, .expand = iq1_s_expand, IQ1_S_IN_REGISTERS};
 
 /* File block: d, low bytes of the indices[32], words[8] of 16 bits: four upper triples of indices, the scale, and whether the weights lie
  * below. */

@@ -37,9 +37,7 @@ static uint32_t iq2_s_turned_signs(unsigned signs, int i) {
 TURNED_BACK(iq2_s)
 BLOCK256_EXPAND(iq2_s, 16, 0)
 #define IQ2_S_BYTES (SPLIT_BYTES + 4)
-#define IQ2_S_SCALE iq2_s_scale
-#define IQ2_S_SIXTEEN iq2_s_sixteen
-#define IQ2_S_EXPAND iq2_s_expand
+#define IQ2_S_IN_REGISTERS .expand = iq2_s_expand, .sixteen = iq2_s_sixteen, .turned = 16, .scale = iq2_s_scale
 #else
 GRID(iq2_s, IQ2_S_GRID_LIST)
 TEMPLATE void iq2_s_scales(const uint8_t *block, rb *out) {
@@ -53,11 +51,9 @@ TEMPLATE rb iq2_s_codes(const uint8_t *block, int h, int i, int v) {
     return iq2_entry_codes(entry, v, rb_load(block + (10 + 2 * h + (v & 1)) * VECTOR), g);
 }
 #define IQ2_S_BYTES 80
-#define IQ2_S_SCALE NULL
-#define IQ2_S_SIXTEEN NULL
-#define IQ2_S_EXPAND NULL
+#define IQ2_S_IN_REGISTERS
 #endif
-static const block256 iq2_s = {IQ2_S_BYTES, 16, 86, 43, 0, 0, 0, iq2_s_scales, NULL, iq2_s_codes, 3, 32, 1, 0, IQ2_S_EXPAND, IQ2_S_SIXTEEN, 16, NULL, NULL, IQ2_S_SCALE};
+static const block256 iq2_s = {IQ2_S_BYTES, 16, 86, 43, 0, 0, 0, iq2_s_scales, NULL, iq2_s_codes, .unit_shift = 3, .run = 32, .in_order = 1, IQ2_S_IN_REGISTERS};
 
 /* File block: d, low bytes of the indices[32], signs[32], upper pairs[8], scales[8]. */
 static int iq2_s_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -26,9 +26,7 @@ TEMPLATE void iq2_xs_sixteen(const uint8_t *block, int h, int i, int e, rb *out)
 TURNED_BACK(iq2_xs)
 BLOCK256_EXPAND(iq2_xs, 16, 0)
 #define IQ2_XS_BYTES SPLIT_BYTES
-#define IQ2_XS_SCALE iq2_xs_scale
-#define IQ2_XS_SIXTEEN iq2_xs_sixteen
-#define IQ2_XS_EXPAND iq2_xs_expand
+#define IQ2_XS_IN_REGISTERS .expand = iq2_xs_expand, .sixteen = iq2_xs_sixteen, .turned = 16, .scale = iq2_xs_scale
 #else
 GRID(iq2_xs, IQ2_XS_GRID_LIST)
 TEMPLATE void iq2_xs_scales(const uint8_t *block, rb *out) {
@@ -42,11 +40,9 @@ TEMPLATE rb iq2_xs_codes(const uint8_t *block, int h, int i, int v) {
     return iq2_entry_codes(entry, v, even_pair(z, v & 1), bit);
 }
 #define IQ2_XS_BYTES 72
-#define IQ2_XS_SCALE NULL
-#define IQ2_XS_SIXTEEN NULL
-#define IQ2_XS_EXPAND NULL
+#define IQ2_XS_IN_REGISTERS
 #endif
-static const block256 iq2_xs = {IQ2_XS_BYTES, 16, 86, 43, 0, 0, 0, iq2_xs_scales, NULL, iq2_xs_codes, 3, 32, 1, 0, IQ2_XS_EXPAND, IQ2_XS_SIXTEEN, 16, NULL, NULL, IQ2_XS_SCALE};
+static const block256 iq2_xs = {IQ2_XS_BYTES, 16, 86, 43, 0, 0, 0, iq2_xs_scales, NULL, iq2_xs_codes, .unit_shift = 3, .run = 32, .in_order = 1, IQ2_XS_IN_REGISTERS};
 
 /* File block: d; 16-bit words of an index (9 bits) and signs (7)[32]; scales[8]. */
 static int iq2_xs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

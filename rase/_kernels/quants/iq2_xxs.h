@@ -64,9 +64,7 @@ TEMPLATE rf iq2_xxs_scale(const uint8_t *block, int s) { return word_scale(block
 TURNED_BACK_32(iq2_xxs)
 BLOCK256_EXPAND(iq2_xxs, 32, 1)
 #define IQ2_XXS_BYTES 68
-#define IQ2_XXS_SCALE iq2_xxs_scale
-#define IQ2_XXS_SIXTEEN iq2_xxs_sixteen
-#define IQ2_XXS_EXPAND iq2_xxs_expand
+#define IQ2_XXS_IN_REGISTERS .expand = iq2_xxs_expand, .sixteen = iq2_xxs_sixteen, .turned = 32, .scale = iq2_xxs_scale
 #else
 GRID(iq2_xxs, IQ2_XXS_GRID_LIST)
 TEMPLATE void iq2_xxs_scales(const uint8_t *block, rb *out) { pair_scales(block + 8 * VECTOR, out); }
@@ -76,11 +74,9 @@ TEMPLATE rb iq2_xxs_codes(const uint8_t *block, int h, int i, int v) {
     return iq2_entry_codes(entry, v, even_pair(z, v & 1), 4 * (i & 1) + v / 2);
 }
 #define IQ2_XXS_BYTES 64
-#define IQ2_XXS_SCALE NULL
-#define IQ2_XXS_SIXTEEN NULL
-#define IQ2_XXS_EXPAND NULL
+#define IQ2_XXS_IN_REGISTERS
 #endif
-static const block256 iq2_xxs = {IQ2_XXS_BYTES, 32, 86, 43, 0, 0, 0, iq2_xxs_scales, NULL, iq2_xxs_codes, 3, 32, 1, RB_PERMUTE, IQ2_XXS_EXPAND, IQ2_XXS_SIXTEEN, 32, NULL, NULL, IQ2_XXS_SCALE};
+static const block256 iq2_xxs = {IQ2_XXS_BYTES, 32, 86, 43, 0, 0, 0, iq2_xxs_scales, NULL, iq2_xxs_codes, .unit_shift = 3, .run = 32, .in_order = 1, .fixed = RB_PERMUTE, IQ2_XXS_IN_REGISTERS};
 
 /* File block: d; per 32 weights indices[4], then 32 bits of four 7-bit signs and the scale. */
 static int iq2_xxs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

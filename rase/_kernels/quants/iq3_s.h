@@ -85,8 +85,7 @@ TEMPLATE void iq3_s_sixteen(const uint8_t *block, int h, int i, int e, rb *out) 
 TURNED_BACK(iq3_s)
 BLOCK256_EXPAND(iq3_s, 32, 1)
 #define IQ3_S_BYTES 124
-#define IQ3_S_SIXTEEN iq3_s_sixteen
-#define IQ3_S_EXPAND iq3_s_expand
+#define IQ3_S_IN_REGISTERS .expand = iq3_s_expand, .sixteen = iq3_s_sixteen, .turned = 16
 #else
 GRID(iq3_s, IQ3_S_GRID_LIST)
 static const uint8_t iq3_s_values[16] = {CODES_16(IQ3_S_CODE, 0, 3, 0)};
@@ -98,10 +97,9 @@ TEMPLATE rb iq3_s_codes(const uint8_t *block, int h, int i, int v) {
     return rb_lookup(iq3_s_values, rb_or(entry, move_bits(rb_load(z + (v & 1) * VECTOR), 4 * (i & 1) + v / 2, 3, 8)));
 }
 #define IQ3_S_BYTES 108
-#define IQ3_S_SIXTEEN NULL
-#define IQ3_S_EXPAND NULL
+#define IQ3_S_IN_REGISTERS
 #endif
-static const block256 iq3_s = {IQ3_S_BYTES, 32, 30, 15, 0, 0, 0, iq3_s_scales, NULL, iq3_s_codes, 0, 128, 1, RB_PERMUTE, IQ3_S_EXPAND, IQ3_S_SIXTEEN, 16, NULL, NULL, NULL};
+static const block256 iq3_s = {IQ3_S_BYTES, 32, 30, 15, 0, 0, 0, iq3_s_scales, NULL, iq3_s_codes, .run = 128, .in_order = 1, .fixed = RB_PERMUTE, IQ3_S_IN_REGISTERS};
 
 /* File block: d, low bytes of the indices[64], ninth bits[8], signs[32], scales[4]. */
 static int iq3_s_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -66,9 +66,7 @@ TEMPLATE rf iq3_xxs_scale(const uint8_t *block, int s) { return word_scale(block
 TURNED_BACK(iq3_xxs)
 BLOCK256_EXPAND(iq3_xxs, 32, 1)
 #define IQ3_XXS_BYTES 104
-#define IQ3_XXS_SCALE iq3_xxs_scale
-#define IQ3_XXS_SIXTEEN iq3_xxs_sixteen
-#define IQ3_XXS_EXPAND iq3_xxs_expand
+#define IQ3_XXS_IN_REGISTERS .expand = iq3_xxs_expand, .sixteen = iq3_xxs_sixteen, .turned = 16, .scale = iq3_xxs_scale
 #else
 GRID(iq3_xxs, IQ3_XXS_GRID_LIST)
 static const uint8_t iq3_xxs_values[16] = {CODES_16(IQ3_XXS_CODE, 0, 3, 0)};
@@ -79,11 +77,9 @@ TEMPLATE rb iq3_xxs_codes(const uint8_t *block, int h, int i, int v) {
     return rb_lookup(iq3_xxs_values, rb_or(entry, move_bits(even_pair(z, v & 1), 4 * (i & 1) + v / 2, 3, 8)));
 }
 #define IQ3_XXS_BYTES 96
-#define IQ3_XXS_SCALE NULL
-#define IQ3_XXS_SIXTEEN NULL
-#define IQ3_XXS_EXPAND NULL
+#define IQ3_XXS_IN_REGISTERS
 #endif
-static const block256 iq3_xxs = {IQ3_XXS_BYTES, 32, 124, 62, 0, 0, 0, iq3_xxs_scales, NULL, iq3_xxs_codes, 2, 32, 1, RB_PERMUTE, IQ3_XXS_EXPAND, IQ3_XXS_SIXTEEN, 16, NULL, NULL, IQ3_XXS_SCALE};
+static const block256 iq3_xxs = {IQ3_XXS_BYTES, 32, 124, 62, 0, 0, 0, iq3_xxs_scales, NULL, iq3_xxs_codes, .unit_shift = 2, .run = 32, .in_order = 1, .fixed = RB_PERMUTE, IQ3_XXS_IN_REGISTERS};
 
 /* File block: d, indices[64]; per 32 weights 32 bits of four 7-bit signs and the scale. */
 static int iq3_xxs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

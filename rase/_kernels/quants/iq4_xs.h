@@ -15,7 +15,7 @@ TEMPLATE rb iq4_xs_codes(const uint8_t *block, int h, int i, int v) {
     const uint8_t *codes = block + (1 + 4 * (4 * h + i)) * VECTOR;
     return rb_lookup(iq4_values, four_bits(codes, v));
 }
-static const block256 iq4_xs = {132, 32, 241, 128, 0, 1, 1, iq4_xs_scales, NULL, iq4_xs_codes, 0, 16, 0, 0, NULL, NULL, 0, NULL, NULL, NULL};
+static const block256 iq4_xs = {132, 32, 241, 128, 0, 1, 1, iq4_xs_scales, NULL, iq4_xs_codes, .run = 16};
 
 /* File block: d, upper pairs of the scales in 16 bits, lower nibbles[4], codes[128]. */
 static int iq4_xs_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -12,11 +12,12 @@
 #define RASE_QUANTS_PREPARED_H
 
 #if RB_PERMUTE
-enum { PREPARED_BLOCKS = 64 }; /* blocks of one row: 40 KiB */
+enum { PREPARED_BLOCKS = 64 }; /* blocks of one row, in 48 KiB */
 /* Of each block, row and half in turn. */
 typedef struct {
     int8_t q[PREPARED_BLOCKS * 512] __attribute__((aligned(64)));
     int32_t starts[PREPARED_BLOCKS * 32] __attribute__((aligned(64)));
+    int16_t eights[PREPARED_BLOCKS * 64]; /* twice the sums of eights, where codes may be two more */
 } prepared_rows;
 
 TEMPLATE int prepared_part(const block256 f) { return f.run < f.sub ? f.run : f.sub; }
@@ -31,6 +32,7 @@ TEMPLATE void prepare_rows(const block256 f, const rase_act *act, int64_t cols, 
             rb x[4];
             UNROLL(v, 4) {
                 x[v] = rb_load(q + v * VECTOR);
+                if (f.above) rh_store_eights(to->eights + (b * 2 * n + t) * 32 + 8 * v, rb_set1(2), x[v]);
                 rb_store((uint8_t *)to->q + (b * 2 * n + t) * 256 + v * VECTOR, f.turned == 32 ? rb_turn_32(x[v]) : f.turned ? rb_turn(x[v]) : x[v]);
             }
             ri all = ri_sub(ri_zero(), ri_dot_sixteens(rb_set1((uint8_t)f.offset), x));
@@ -54,6 +56,8 @@ TEMPLATE rf prepared_scale(const block256 f, const uint8_t *block, const rb *sca
 typedef struct {
     rp dot[2][2 * DOT_TILE]; /* of two parts in turn, both halves of each row */
     rf scale[2], high[DOT_TILE], low[DOT_TILE];
+    rh short_scale[2];
+    ri sum[2 * DOT_TILE];
     rf d[DOT_TILE], acc[DOT_TILE];
 } prepared_state;
 
@@ -61,6 +65,12 @@ TEMPLATE void prepared_finish(const block256 f, prepared_state *s, const int p, 
     const int part = prepared_part(f), first = p * part % f.run == 0, last = (p + 1) * part % f.run == 0;
     const rf scale = s->scale[p % 2];
     UNROLL(t, n) {
+        if (f.short_scale) {
+            ri *sum = s->sum + 2 * t;
+            UNROLL(half, 2) sum[half] = ri_dot_pairs(first ? ri_zero() : sum[half], s->dot[p % 2][2 * t + half], s->short_scale[p % 2]);
+            if (last) s->acc[t] = rf_fma(rf_from_ri(ri_join(sum[0], sum[1])), s->d[t], s->acc[t]);
+            continue;
+        }
         rf h = rf_from_ri(s->dot[p % 2][2 * t]), l = rf_from_ri(s->dot[p % 2][2 * t + 1]);
         s->high[t] = first ? rf_mul(h, scale) : rf_fma(h, scale, s->high[t]);
         s->low[t] = first ? rf_mul(l, scale) : rf_fma(l, scale, s->low[t]);
@@ -68,21 +78,27 @@ TEMPLATE void prepared_finish(const block256 f, prepared_state *s, const int p, 
     }
 }
 
-TEMPLATE void prepared_block(const block256 f, const uint8_t *block, const int8_t *q, const int32_t *starts, const int n, prepared_state *s) {
+TEMPLATE void prepared_block(const block256 f, const uint8_t *block, const int8_t *q, const int32_t *starts, const int16_t *eights, const int n,
+                             prepared_state *s) {
     const int part = prepared_part(f), parts = 256 / part, fours = part / 16;
     const int lines = ((int)block256_bytes(f) + 63) / 64;
     rb scales[4], codes[2][8];
-    if (!f.scale) f.scales(block, scales);
+    if (!f.scale && !f.short_scale) f.scales(block, scales);
     UNROLL(e, fours) prepared_codes(f, block, 0, e, codes[0] + 4 * e);
     UNROLL(p, parts) {
-        s->scale[p % 2] = prepared_scale(f, block, scales, p);
-        UNROLL(t, 2 * n) s->dot[p % 2][t] = rp_begin(ri_all(starts + t * parts + p));
+        if (f.short_scale) s->short_scale[p % 2] = f.short_scale(block, p);
+        else s->scale[p % 2] = prepared_scale(f, block, scales, p);
+        UNROLL(t, 2 * n) {
+            ri start = ri_all(starts + t * parts + p);
+            s->dot[p % 2][t] = rp_begin(f.above ? ri_dot_rh(start, f.above(block, p), eights + 32 * t + 2 * p) : start);
+        }
         UNROLL(e, fours) {
             if (p + 1 < parts) prepared_codes(f, block, p + 1, e, codes[(p + 1) % 2] + 4 * e);
-            const int step = p * fours + e;
-            read_ahead(block + 64 * (step * lines / 16), (step + 1) * lines / 16 - step * lines / 16);
-            UNROLL(v, 4)
+            UNROLL(v, 4) {
+                const int step = 4 * (p * fours + e) + v;
+                read_ahead(block + 64 * (step * lines / 64), (step + 1) * lines / 64 - step * lines / 64);
                 UNROLL(t, 2 * n) s->dot[p % 2][t] = rp_dot_u8(s->dot[p % 2][t], codes[p % 2][4 * e + v], q + 256 * t + p * part + 16 * e + 4 * v);
+            }
         }
         if (p) prepared_finish(f, s, p - 1, n);
     }
@@ -105,7 +121,8 @@ TEMPLATE void prepared_dot(const block256 f, const uint8_t *groups, int64_t n_gr
             for (int64_t b = first; b < first + count; b++) {
                 rf d = block256_d(f, (const uint16_t *)block256_start(f, group, b));
                 UNROLL(t, n) s.d[t] = rf_mul(d, rf_set1(da[t * blocks + b]));
-                prepared_block(f, block256_rest(f, group, b), rows.q + (b - first) * n * 512, rows.starts + (b - first) * 2 * n * parts, n, &s);
+                prepared_block(f, block256_rest(f, group, b), rows.q + (b - first) * n * 512, rows.starts + (b - first) * 2 * n * parts,
+                               rows.eights + (b - first) * 64 * n, n, &s);
             }
             UNROLL(t, n) rf_store(out + t * out_stride + g * RASE_R, s.acc[t]);
         }

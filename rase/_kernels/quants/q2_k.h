@@ -15,7 +15,7 @@ TEMPLATE void q2_k_minimums(const uint8_t *block, rb *out) {
 TEMPLATE rb q2_k_codes(const uint8_t *block, int h, int i, int v) {
     return move_bits(rb_load(block + (4 + 4 * h + i) * VECTOR), 2 * v, 0, 3);
 }
-static const block256 q2_k = {80, 16, 3, 0, 1, 0, 0, q2_k_scales, q2_k_minimums, q2_k_codes, 0, 256, 0, 0, NULL, NULL, 0, NULL, NULL, NULL};
+static const block256 q2_k = {80, 16, 3, 0, 1, 0, 0, q2_k_scales, q2_k_minimums, q2_k_codes, .run = 256};
 
 /* File block: scales[16], codes[64], d, dmin. */
 static int q2_k_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -19,7 +19,7 @@ TEMPLATE rb q3_k_codes(const uint8_t *block, int h, int i, int v) {
     rb third = rb_load(two), low = rb_load(two + (1 + (i & 1)) * VECTOR);
     return rb_or(move_bits(low, 2 * v, 0, 3), move_bits(third, 4 * (i & 1) + v, 2, 4));
 }
-static const block256 q3_k = {108, 16, 7, 4, 0, 1, 0, q3_k_scales, NULL, q3_k_codes, 0, 256, 0, 0, NULL, NULL, 0, NULL, NULL, NULL};
+static const block256 q3_k = {108, 16, 7, 4, 0, 1, 0, q3_k_scales, NULL, q3_k_codes, .run = 256};
 
 /* File block: third bits[32] (bit s of byte l: depth 32s + l), lower pairs[64], scales[12], d. */
 static int q3_k_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -9,7 +9,7 @@
 TEMPLATE rb q4_k_codes(const uint8_t *block, int h, int i, int v) {
     return nibbles(rb_load(block + (3 + 4 * (4 * h + i) + (v & 3)) * VECTOR), v / 4);
 }
-static const block256 q4_k = {140, 32, 15, 0, 1, 0, 0, six_bit_scales, six_bit_minimums, q4_k_codes, 0, 64, 0, 0, NULL, NULL, 0, NULL, NULL, NULL};
+static const block256 q4_k = {140, 32, 15, 0, 1, 0, 0, six_bit_scales, six_bit_minimums, q4_k_codes, .run = 64};
 
 /* Nibbles of two neighbouring sub-blocks share the file's bytes: low the first, high the second. 8 vectors, in place. */
 static void regroup_nibbles(uint8_t *codes) {

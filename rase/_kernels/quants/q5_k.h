@@ -10,7 +10,7 @@ TEMPLATE rb q5_k_codes(const uint8_t *block, int h, int i, int v) {
     const uint8_t *sub = block + (3 + 5 * (4 * h + i)) * VECTOR;
     return rb_or(nibbles(rb_load(sub + (1 + (v & 3)) * VECTOR), v / 4), move_bits(rb_load(sub), v, 4, 0x10));
 }
-static const block256 q5_k = {172, 32, 31, 0, 1, 0, 0, six_bit_scales, six_bit_minimums, q5_k_codes, 0, 32, 0, 0, NULL, NULL, 0, NULL, NULL, NULL};
+static const block256 q5_k = {172, 32, 31, 0, 1, 0, 0, six_bit_scales, six_bit_minimums, q5_k_codes, .run = 32};
 
 /* File block: d, dmin, scales[12], fifth bits[32] (bit s of byte l: sub-block s, weight l), nibbles[128] as in Q4_K. */
 static int q5_k_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

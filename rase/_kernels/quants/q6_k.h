@@ -13,7 +13,7 @@ TEMPLATE rb q6_k_codes(const uint8_t *block, int h, int i, int v) {
     const uint8_t *sub = block + (4 + 3 * (4 * h + i)) * VECTOR;
     return rb_or(nibbles(rb_load(sub + (1 + (v & 1)) * VECTOR), v / 2), move_bits(rb_load(sub), 2 * v, 4, 0x30));
 }
-static const block256 q6_k = {208, 16, 63, 32, 0, 1, 0, q6_k_scales, NULL, q6_k_codes, 0, 16, 0, 0, NULL, NULL, 0, NULL, NULL, NULL};
+static const block256 q6_k = {208, 16, 63, 32, 0, 1, 0, q6_k_scales, NULL, q6_k_codes, .run = 16};
 
 /* File block: low nibbles[128], upper pairs[64], scales[16], d. In half h, byte 32p + 16e + 4v + i of the nibbles holds depths
  * 128h + 32p + 16e + 4v + i (low) and 64 more (high). */

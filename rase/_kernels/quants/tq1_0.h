@@ -11,7 +11,7 @@ TEMPLATE void tq1_0_scales(const uint8_t *block, rb *out) {
 }
 TEMPLATE rb tq1_0_codes(const uint8_t *block, int h, int i, int v) { return trits(block, 8 * (4 * h + i) + v); }
 BLOCK256_EXPAND(tq1_0, 32, 1)
-static const block256 tq1_0 = {TRIT_BYTES, 32, 2, 1, 0, 0, 0, tq1_0_scales, NULL, tq1_0_codes, 0, 256, 1, 1, tq1_0_expand, NULL, 0, NULL, NULL, NULL};
+static const block256 tq1_0 = {TRIT_BYTES, 32, 2, 1, 0, 0, 0, tq1_0_scales, NULL, tq1_0_codes, .run = 256, .in_order = 1, .fixed = 1, .expand = tq1_0_expand};
 
 /* File block: codes[48] of five digits, codes[4] of four, d. Digit n of byte m is depth 32n + m for m < 32, then
  * 160 + 16n + m - 32, then 240 + 4n + m - 48. */

@@ -12,7 +12,7 @@ TEMPLATE void tq2_0_scales(const uint8_t *block, rb *out) {
 TEMPLATE rb tq2_0_codes(const uint8_t *block, int h, int i, int v) {
     return move_bits(rb_load(block + (2 * (4 * h + i) + v / 4) * VECTOR), 2 * (v & 3), 0, 3);
 }
-static const block256 tq2_0 = {64, 32, 3, 1, 0, 0, 0, tq2_0_scales, NULL, tq2_0_codes, 0, 256, 1, 0, NULL, NULL, 0, NULL, NULL, NULL};
+static const block256 tq2_0 = {64, 32, 3, 1, 0, 0, 0, tq2_0_scales, NULL, tq2_0_codes, .run = 256, .in_order = 1};
 
 /* File block: codes[64], d. */
 static int tq2_0_pack_block(const uint8_t *src, size_t row_bytes, int rows, uint8_t *halves, uint8_t *block) {

@@ -25,8 +25,6 @@
 /* Tables of `one` for a level of 1, twice that for 2. */
 #define TRIT_ONE_1(x) (x) % 3,
 #define TRIT_ONE_3(x) (x) / 3,
-#define TRIT_FOUR_1(x) 4 * ((x) % 3),
-#define TRIT_FOUR_3(x) 4 * ((x) / 3),
 #define TRIT_EIGHT_1(x) 8 * ((x) % 3),
 #define TRIT_EIGHT_3(x) 8 * ((x) / 3),
 #define TRIT_TABLES(KIND)                                                                                                     \

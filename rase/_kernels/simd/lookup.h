@@ -42,14 +42,6 @@ static inline rb rb_even(rb x) { return rb_sums(x, 0x010204081020407f); }
 /* Two sums that fit int16 side by side; and pairs of int16 multiplied and summed. */
 static inline rh rh_pairs(ri x, ri y) { return _mm512_ternarylogic_epi32(x, _mm512_slli_epi32(y, 16), _mm512_set1_epi32(0xffff), 0xe4); }
 static inline ri ri_dot_pairs(ri acc, rh x, rh y) { return _mm512_dpwssd_epi32(acc, x, y); }
-/* The uppermost bits of a lane's bytes, those of byte 0 first, to a nibble of byte i: the upper one in even lanes, the lower one in odd
- * lanes; the other bytes become zero. And such nibbles to bits 4 to 1; the other bits are others'. */
-static inline rb rb_tops(rb x, int i) {
-    return _mm512_gf2p8affine_epi64_epi8(_mm512_set1_epi64((long long)(0x0000008000000080ull << (8 * i))), x, 0);
-}
-static inline rb rb_from_tops(rb x) {
-    return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x372f271f1b130b03), x);
-}
 /* The bytes of every 16 in the order 0 8 4 12, 1 9 5 13, and so on. */
 static inline rb rb_turn(rb x) {
     return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15)));
@@ -75,6 +67,11 @@ static inline ri ri_dot_sixteens(rb x, const rb *y) {
         two[v] = _mm512_add_epi32(_mm512_unpacklo_epi32(four[2 * v], four[2 * v + 1]), _mm512_unpackhi_epi32(four[2 * v], four[2 * v + 1]));
     ri one = _mm512_add_epi32(_mm512_unpacklo_epi64(two[0], two[1]), _mm512_unpackhi_epi64(two[0], two[1]));
     return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), one);
+}
+/* A vector of signed bytes times x: the sums of its eights, which fit int16. */
+static inline void rh_store_eights(int16_t *p, rb x, rb y) {
+    ri fours = _mm512_dpbusd_epi32(_mm512_setzero_si512(), x, y);
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi64_epi16(_mm512_add_epi32(fours, _mm512_srli_epi64(fours, 32))));
 }
 /* A number for all lanes; and sixteen numbers, or the sums of their neighbours, to memory: how many. */
 static inline ri ri_all(const int32_t *p) { return _mm512_set1_epi32(*p); }
