@@ -21,7 +21,7 @@ def fma_peak(variant: Variant, threads: int, nanoseconds: int = 20_000_000, pass
     """
 
 def tile_times(variant: Variant, threads: int, passes: int = 5) -> tuple[float, float] | None:
-    """Nanoseconds of a product of bf16 tiles (16 x 32 times 32 x 16) and of loading a tile from the first-level
+    """Nanoseconds of a product of bf16 tiles (16 x 32 times 32 x 16) and of loading a tile from the nearest
     cache, on each of ``threads`` threads at once; None for a variant without tiles.
 
     Raises ``ValueError`` for counts below one.
