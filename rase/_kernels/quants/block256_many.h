@@ -135,15 +135,18 @@ TEMPLATE void block256_rows(const block256 f, const uint8_t *group, int64_t cols
 }
 #ifdef RASE_TILES
 #include "block256_tiles.h"
-#define BLOCK256_EIGHT(NAME)                                                              \
-    if (block256_in_tiles(NAME)) block256_i8_rows(NAME, group, cols, act, row, sums);     \
-    else block256_rows(NAME, group, cols, act, row, sums, 8)
+#define BLOCK256_IN_TILES(NAME)                                                               \
+    if (block256_in_tiles(NAME) && m1 - m0 >= RASE_WIDE_FROM) {                               \
+        NAME##_in_tiles(group, n_groups, cols, act, m0, m1, out, out_stride);                 \
+        return 1;                                                                             \
+    }
 #else
-#define BLOCK256_EIGHT(NAME) block256_rows(NAME, group, cols, act, row, sums, 8)
-TEMPLATE int block256_in_tiles(const block256 f) { (void)f; return 0; }
+#define BLOCK256_STREAM(NAME)
+#define BLOCK256_IN_TILES(NAME)
 #endif
-#define BLOCK256_ROWS(NAME) \
-    ROWS_OF(NAME, block256_rows(NAME, group, cols, act, row, sums, 4), BLOCK256_EIGHT(NAME), block256_in_tiles(NAME))
+#define BLOCK256_ROWS(NAME)                                                                                                      \
+    BLOCK256_STREAM(NAME)                                                                                                        \
+    ROWS_OF(NAME, block256_rows(NAME, group, cols, act, row, sums, 4), block256_rows(NAME, group, cols, act, row, sums, 8), BLOCK256_IN_TILES(NAME))
 #else
 #define BLOCK256_ROWS(NAME)
 #endif

@@ -167,7 +167,7 @@ TEMPLATE void block32_rows(const block32 f, const uint8_t *group, int64_t cols, 
     UNROLL(t, n) rf_store(sums + t * RASE_R, acc[t]);
 }
 #define BLOCK32_ROWS(NAME) \
-    ROWS_OF(NAME, block32_rows(NAME, group, cols, act, row, sums, 4), block32_rows(NAME, group, cols, act, row, sums, 8), 0)
+    ROWS_OF(NAME, block32_rows(NAME, group, cols, act, row, sums, 4), block32_rows(NAME, group, cols, act, row, sums, 8), )
 #else
 #define BLOCK32_ROWS(NAME)
 #endif

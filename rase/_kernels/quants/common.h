@@ -160,17 +160,17 @@ enum { DOT_TILE = RASE_DOT_TILE };
 
 /* `dot` of one or two activation rows: NAME_tile(group, cols, act, first row, constant row count, out, out_stride); a group stays
  * in the cache while they pass. More rows go the way of wide.h: four or eight at a time by NAME_four(group, cols, act, first row, sums), or
- * many by NAME_wide(group, first block, count, panel). `row` from NAME_panel: a row costs R times its share, which a gather of embeddings never
+ * many by NAME_wide(group, first block, count, panel), or where a format says so (ROWS_OF) all in int8 tiles. `row` from NAME_panel: a row costs R times its share, which a gather of embeddings never
  * feels. */
 #ifdef RASE_FOUR_ROWS
-#define ROWS_IN_TILES(NAME) NAME##_in_tiles()
+#define DOT_IN_TILES(NAME) if (NAME##_tiled(group, n_groups, cols, act, m0, m1, out, out_stride)) return;
 #else
-#define ROWS_IN_TILES(NAME) 0
+#define DOT_IN_TILES(NAME)
 #endif
 #ifdef RASE_WIDE_GROUPS
 #include "wide.h"
 #define DOT_MANY(NAME, ...)                                                                                               \
-    if (m1 - m0 >= WIDE_ROWS && !ROWS_IN_TILES(NAME)) {                                                                                           \
+    if (m1 - m0 >= WIDE_ROWS) {                                                                                           \
         const wide_kind kind = {__VA_ARGS__};                                                                             \
         wide_dot(group, n_groups, NAME##_group_bytes(cols), &kind, NAME##_wide, cols, act, m0, m1, out, out_stride);      \
         return;                                                                                                           \
@@ -205,6 +205,7 @@ TEMPLATE int few_not_apart(const uint8_t *group, int64_t n_groups, int64_t cols,
     UNPACKERS(NAME)                                                                                                      \
     static void NAME##_dot(const uint8_t *group, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0,        \
                            int64_t m1, float *out, int64_t out_stride) {                                                 \
+        DOT_IN_TILES(NAME)                                                                                                   \
         DOT_MANY(NAME, BLOCK, RUN, MINIMUM, BYTES)                                                                                   \
         if (FEW(group, n_groups, cols, act, m0, m1, out, out_stride)) return;                                            \
         for (int64_t g = 0; g < n_groups; g++, group += NAME##_group_bytes(cols), out += RASE_R) {                       \

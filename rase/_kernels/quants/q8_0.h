@@ -86,7 +86,7 @@ TEMPLATE void q8_0_rows(const uint8_t *group, int64_t cols, const rase_act *act,
     }
     UNROLL(t, n) rf_store(sums + t * RASE_R, acc[t]);
 }
-ROWS_OF(q8_0, q8_0_rows(group, cols, act, row, sums, 4), q8_0_rows(group, cols, act, row, sums, 8), 0)
+ROWS_OF(q8_0, q8_0_rows(group, cols, act, row, sums, 4), q8_0_rows(group, cols, act, row, sums, 8), )
 #endif
 
 QUANTISED_FORMAT(q8_0, 8, 32, RASE_ACT_Q16_32, 32, 0, 34 * RASE_R)

@@ -203,7 +203,12 @@ TEMPLATE ri rows_sum(const ri *sum, int t, const int n, const int run) { return 
 /* The compiler would make a pointer of its own for every row and depth, and keep them in memory. */
 #define KEEP_POINTERS(fours) __asm__("" : "+r"((fours)[0]), "+r"((fours)[1]));
 #define ROWS_OF(NAME, FOUR, EIGHT, IN_TILES)                                                                                        \
-    TEMPLATE int NAME##_in_tiles(void) { return (IN_TILES); }                                                                       \
+    TEMPLATE int NAME##_tiled(const uint8_t *group, int64_t n_groups, int64_t cols, const rase_act *act, int64_t m0, int64_t m1,    \
+                              float *out, int64_t out_stride) {                                                                   \
+        (void)group, (void)n_groups, (void)cols, (void)act, (void)m0, (void)m1, (void)out, (void)out_stride;                      \
+        IN_TILES                                                                                                                  \
+        return 0;                                                                                                                 \
+    }                                                                                                                             \
     static void NAME##_four(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) { FOUR; }            \
     static void NAME##_eight(const uint8_t *group, int64_t cols, const rase_act *act, int64_t row, float *sums) { EIGHT; }
 #endif
