@@ -12,14 +12,15 @@ static inline v16 round_v16(v16 x) { /* |x| < 2^22: adding 1.5 * 2^23 rounds to 
     return v16_sub(v16_add(x, magic), magic);
 }
 
-/* Quantize 16 values; the halves go to high and low, and as floats to *h and *l. */
-static inline void quantize_16(v16 x, v16 factor, int8_t *high, int8_t *low, int16_t *wide, v16 *h, v16 *l) {
+/* Quantize 16 values; the halves go to high and low, and as floats to *h and *l. Returns the whole, 254 * h + l. */
+static inline v16 quantize_16(v16 x, v16 factor, int8_t *high, int8_t *low, int16_t *wide, v16 *h, v16 *l) {
     v16 v = round_v16(v16_mul(x, factor));
     if (wide) v16_to_wide(wide, v);
     *h = round_v16(v16_mul(v, v16_set1(1.0f / RASE_HALF)));
     *l = v16_sub(v, v16_mul(*h, v16_set1(RASE_HALF)));
     v16_to_i8(high, *h);
     v16_to_i8(low, *l);
+    return v;
 }
 
 static inline float block_factor(float amax, float *d) {
@@ -55,7 +56,7 @@ static void quantize_256(const float *x, int64_t cols, int8_t *q, int16_t *wide,
     int64_t blocks = cols / 256;
     v16 poison = v16_zero();
     for (int64_t b = 0; b < blocks; b++, x += 256, q += 256, sides += RASE_SIDES) {
-        v16 highest = v16_zero(), h[16], l[16];
+        v16 highest = v16_zero(), whole[16], h, l;
         for (int g = 0; g < 16; g++) {
             v16 v = v16_load(x + 16 * g);
             poison = v16_fma(v, v16_zero(), poison);
@@ -63,13 +64,12 @@ static void quantize_256(const float *x, int64_t cols, int8_t *q, int16_t *wide,
         }
         v16 factor = v16_set1(block_factor(v16_maxall(highest), d + b));
         for (int g = 0; g < 16; g++)
-            quantize_16(v16_load(x + 16 * g), factor, q + 16 * g, q + cols + 16 * g,
-                        wide ? wide + (8 * b + g / 2) * 4 * RASE_WIDE_COLS + g % 2 * 16 : NULL, h + g, l + g);
-        float high[16], low[16];
+            whole[g] = quantize_16(v16_load(x + 16 * g), factor, q + 16 * g, q + cols + 16 * g,
+                                   wide ? wide + (8 * b + g / 2) * 4 * RASE_WIDE_COLS + g % 2 * 16 : NULL, &h, &l);
+        float all[16]; /* sums below 2^24 */
         int32_t sums[24];
-        v16_store(high, v16_sum16(h));
-        v16_store(low, v16_sum16(l));
-        for (int g = 0; g < 16; g++) sums[g] = RASE_HALF * (int32_t)high[g] + (int32_t)low[g];
+        v16_store(all, v16_sum16(whole));
+        for (int g = 0; g < 16; g++) sums[g] = (int32_t)all[g];
         for (int g = 0; g < 8; g++) sums[16 + g] = sums[2 * g] + sums[2 * g + 1];
         for (int g = 0; g < 24; g++) sides[2 * g] = (int16_t)(sums[g] & 127), sides[2 * g + 1] = (int16_t)(sums[g] >> 7);
     }

@@ -59,7 +59,7 @@ TEMPLATE void block256_wide(const block256 f, const uint8_t *group, int64_t b, w
     if (f.expand) f.expand(block, expanded);
     for (int h = 0; h < 64 / f.sub; h++) block256_wide_subs(f, block, expanded, scales, h, panel->weights + 4 * h * f.sub * RASE_R);
     if (f.has_minimum) {
-        rf_store(panel->minimum, rf_from_f16(halves + RASE_R));
+        rf_store(panel->minimum, rf_sub(rf_set1(-0.0f), rf_from_f16(halves + RASE_R)));
         f.minimums(block, scales);
         UNROLL(s, 256 / f.sub) rh_store(panel->sides + 2 * s * RASE_R, rh_side(scales[s / 4], s % 4));
     }

@@ -15,6 +15,8 @@
 #define RASE_GEMM_ROWS 12
 #define RASE_DOT_TILE 2
 #define RASE_WIDE_GROUPS 2
+#define RASE_WIDE_FOURS 1
+#define RASE_WIDE_CHUNK 64
 #define RASE_BYTE_SHIFTS 0
 
 static inline float f_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

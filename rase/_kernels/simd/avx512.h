@@ -13,7 +13,11 @@
 #define RASE_TILE_ROWS 8
 #define RASE_GEMM_ROWS 24
 #define RASE_DOT_TILE 2
-#define RASE_WIDE_GROUPS 3
+#define RASE_WIDE_GROUPS 2
+#define RASE_WIDE_FOURS 3
+#ifndef RASE_WIDE_CHUNK
+#define RASE_WIDE_CHUNK 240
+#endif
 #define RASE_FOUR_ROWS 1
 #define RASE_BYTE_SHIFTS 0
 
@@ -242,30 +246,46 @@ static inline rh rh_twice_i8(rb x, int i) {
     return _mm512_or_si512(low, _mm512_slli_epi32(low, 16));
 }
 
-/* wide.h's innermost loop, whose sums the compiler would move about: 8 pairs of depths, four rows (64 bytes apart) in zmm27-30. */
-#define WIDE_ROWS_OF(P)                                                                                                \
-    "vpbroadcastd 4*" #P "(%[a]), %%zmm27\n\tvpbroadcastd 4*" #P "+64(%[a]), %%zmm28\n\t"                          \
-    "vpbroadcastd 4*" #P "+128(%[a]), %%zmm29\n\tvpbroadcastd 4*" #P "+192(%[a]), %%zmm30\n\t"
-#define WIDE_DOTS(W, P, S0, S1, S2, S3)                                                                                \
-    "vmovdqa64 64*" #P "(%[" #W "]), %%zmm31\n\t"                                                                    \
-    "vpdpwssd %%zmm27, %%zmm31, %[" #S0 "]\n\tvpdpwssd %%zmm28, %%zmm31, %[" #S1 "]\n\t"                           \
-    "vpdpwssd %%zmm29, %%zmm31, %[" #S2 "]\n\tvpdpwssd %%zmm30, %%zmm31, %[" #S3 "]\n\t"
-#define WIDE_1(P) WIDE_ROWS_OF(P) WIDE_DOTS(w0, P, s0, s1, s2, s3)
-#define WIDE_2(P) WIDE_1(P) WIDE_DOTS(w1, P, s4, s5, s6, s7)
-#define WIDE_3(P) WIDE_2(P) WIDE_DOTS(w2, P, s8, s9, s10, s11)
-#define WIDE_PAIRS(DOTS) DOTS(0) DOTS(1) DOTS(2) DOTS(3) DOTS(4) DOTS(5) DOTS(6) DOTS(7)
-#define WIDE_SUMS_1 [s0] "+v"(sum[0]), [s1] "+v"(sum[1]), [s2] "+v"(sum[2]), [s3] "+v"(sum[3])
-#define WIDE_SUMS_2 WIDE_SUMS_1, [s4] "+v"(sum[4]), [s5] "+v"(sum[5]), [s6] "+v"(sum[6]), [s7] "+v"(sum[7])
-#define WIDE_SUMS_3 WIDE_SUMS_2, [s8] "+v"(sum[8]), [s9] "+v"(sum[9]), [s10] "+v"(sum[10]), [s11] "+v"(sum[11])
-#define WIDE_CLOBBERS "xmm27", "xmm28", "xmm29", "xmm30", "xmm31", "memory"
-#define RASE_WIDE_STEP 1
-static inline __attribute__((always_inline)) void wide_step(ri *sum, const int g, const int16_t *const *w, const int16_t *a) {
-    if (g == 3)
-        __asm__(WIDE_PAIRS(WIDE_3) : WIDE_SUMS_3 : [w0] "r"(w[0]), [w1] "r"(w[1]), [w2] "r"(w[2]), [a] "r"(a) : WIDE_CLOBBERS);
-    else if (g == 2)
-        __asm__(WIDE_PAIRS(WIDE_2) : WIDE_SUMS_2 : [w0] "r"(w[0]), [w1] "r"(w[1]), [a] "r"(a) : WIDE_CLOBBERS);
-    else
-        __asm__(WIDE_PAIRS(WIDE_1) : WIDE_SUMS_1 : [w0] "r"(w[0]), [a] "r"(a) : WIDE_CLOBBERS);
+/* wide.h's register tile, whose sums the compiler would move about: 8 pairs of depths of f * 4 rows and g groups at a time, sums in
+ * zmm0-23, four after four, weights in zmm24 and 25, an activation in zmm26. `step` is what lies between these depths and the next. */
+#define WIDE_ROW_1(T, S0, S1) "vpbroadcastd 4*\\p+64*" T ", %%zmm26\n\tvpdpwssd %%zmm26, %%zmm24, %%zmm" #S0 "\n\t"
+#define WIDE_ROW_2(T, S0, S1) WIDE_ROW_1(T, S0, S1) "vpdpwssd %%zmm26, %%zmm25, %%zmm" #S1 "\n\t"
+#define WIDE_FOUR(ROW, AT, S0, S1, S2, S3, S4, S5, S6, S7) ROW("0" AT, S0, S4) ROW("1" AT, S1, S5) ROW("2" AT, S2, S6) ROW("3" AT, S3, S7)
+#define WIDE_FOURS_1(ROW) WIDE_FOUR(ROW, "(%[a])", 0, 1, 2, 3, 4, 5, 6, 7)
+#define WIDE_FOURS_2(ROW) WIDE_FOURS_1(ROW) WIDE_FOUR(ROW, "(%[a],%[next])", 8, 9, 10, 11, 12, 13, 14, 15)
+#define WIDE_FOURS_3(ROW) WIDE_FOURS_2(ROW) WIDE_FOUR(ROW, "(%[a],%[next],2)", 16, 17, 18, 19, 20, 21, 22, 23)
+#define WIDE_WEIGHTS_1 "vmovdqa64 64*\\p(%[w]), %%zmm24\n\t"
+#define WIDE_WEIGHTS_2 WIDE_WEIGHTS_1 "vmovdqa64 64*\\p(%[w],%[apart]), %%zmm25\n\t"
+#define WIDE_SUMS_1_1 "0,1,2,3"
+#define WIDE_SUMS_1_2 "0,1,2,3,4,5,6,7"
+#define WIDE_SUMS_2_1 WIDE_SUMS_1_1 ",8,9,10,11"
+#define WIDE_SUMS_2_2 WIDE_SUMS_1_2 ",8,9,10,11,12,13,14,15"
+#define WIDE_SUMS_3_1 WIDE_SUMS_2_1 ",16,17,18,19"
+#define WIDE_SUMS_3_2 WIDE_SUMS_2_2 ",16,17,18,19,20,21,22,23"
+#define WIDE_RUN_OF(F, G)                                                                                                   \
+    __asm__ volatile(                                                                                                       \
+        ".irp s," WIDE_SUMS_##F##_##G "\n\tvpxord %%zmm\\s, %%zmm\\s, %%zmm\\s\n\t.endr\n\t"                                \
+        ".balign 64\n1:\n\t.irp p,0,1,2,3,4,5,6,7\n\t" WIDE_WEIGHTS_##G WIDE_FOURS_##F(WIDE_ROW_##G) ".endr\n\t"             \
+        "addq $512, %[w]\n\taddq %[step], %[a]\n\txorq $192, %[step]\n\tdecq %[n]\n\tjnz 1b\n\t"                           \
+        ".irp s," WIDE_SUMS_##F##_##G "\n\tvcvtdq2ps %%zmm\\s, %%zmm\\s\n\tvmovaps 64*\\s(%[acc]), %%zmm27\n\t"             \
+        "vfmadd231ps 64*\\s(%[d]), %%zmm\\s, %%zmm27\n\tvmovaps %%zmm27, 64*\\s(%[acc])\n\t.endr"                           \
+        : [w] "+r"(weights), [a] "+r"(a), [step] "+r"(step), [n] "+r"(n)                                                   \
+        : [apart] "r"(apart), [next] "r"(2 * next), [acc] "r"(acc), [d] "r"(d)                                              \
+        : WIDE_CLOBBERS)
+#define WIDE_CLOBBERS                                                                                                            \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", \
+        "xmm15", "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27",     \
+        "memory", "cc"
+#define RASE_WIDE_RUN 1
+static inline __attribute__((always_inline)) void wide_run(float *acc, const float *d, const int16_t *weights, int64_t apart, const int16_t *a,
+                                                           int64_t next, int at, int depth, const int f, const int g) {
+    int64_t step = at ? 224 : 32, n = depth / 16; /* bytes */
+    if (f == 3 && g == 2) WIDE_RUN_OF(3, 2);
+    else if (f == 3) WIDE_RUN_OF(3, 1);
+    else if (f == 2 && g == 2) WIDE_RUN_OF(2, 2);
+    else if (f == 2) WIDE_RUN_OF(2, 1);
+    else if (g == 2) WIDE_RUN_OF(1, 2);
+    else WIDE_RUN_OF(1, 1);
 }
 
 #endif
