@@ -35,7 +35,7 @@ cdef extern from "omp.h" nogil:
 cdef enum:
     UNITS_PER_WORKER = 16   # of a phase of linears
     MANY_ROWS = 64          # of prompts: from here on, weights are unpacked to blocks, and units are whole blocks
-    BLOCK_GROUPS = 12       # groups of such a unit where no tiles are: panels of 2 or 3 groups (quants/wide.h)
+    BLOCK_GROUPS = 8        # groups of such a unit where no tiles are: a set of quants/wide.h
 
 
 cdef class Walker(RowSteps):
