@@ -136,7 +136,7 @@ TEMPLATE void block256_rows(const block256 f, const uint8_t *group, int64_t cols
 #ifdef RASE_TILES
 #include "block256_tiles.h"
 #define BLOCK256_IN_TILES(NAME)                                                               \
-    if (block256_in_tiles(NAME) && m1 - m0 >= RASE_WIDE_FROM) {                               \
+    if (block256_in_tiles(NAME) && m1 - m0 > 4) {                                             \
         NAME##_in_tiles(group, n_groups, cols, act, m0, m1, out, out_stride);                 \
         return 1;                                                                             \
     }

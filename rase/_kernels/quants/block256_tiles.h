@@ -4,7 +4,7 @@
 
 #include "int8_tiles.h"
 
-/* Whether that is faster than registers: Q4_K and Q5_K. Sub-blocks of 16 depths take the tile unit as long as those of 32, twice as
+/* Whether that is faster than registers for more than four rows: Q4_K and Q5_K. Sub-blocks of 16 depths take the tile unit as long as those of 32, twice as
  * often (Q6_K: 20 % slower). */
 TEMPLATE int block256_in_tiles(const block256 f) { return f.sub == 32 && f.run >= 32 && !f.offset && !f.expand && !f.sixteen; }
 
