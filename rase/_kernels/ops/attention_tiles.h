@@ -156,6 +156,7 @@ typedef struct {
     void (*load_keys)(const uint8_t *run, const float *scales, const uint8_t *then, int64_t stride, float *out);
     void (*load_values)(const uint8_t *run, const float *scales, const uint8_t *then, int64_t n, int64_t stride, float *out);
     void (*scales)(const uint8_t *run, int64_t stride, float *scales); /* of a run, for the functions above */
+    void (*fetch)(const uint8_t *run, int64_t first, int64_t last, int64_t stride); /* rows [first, last) to the cache */
 } kv_reader;
 
 #define DOT(KV, N)                                                                                                            \
@@ -181,8 +182,11 @@ typedef struct {
         load_values(KV, run, scales, then, n, stride, out);                                                                   \
     }                                                                                                                         \
     static void scales_##KV(const uint8_t *run, int64_t stride, float *scales) { kv_scales(KV, run, stride, scales); }        \
+    static void fetch_##KV(const uint8_t *run, int64_t first, int64_t last, int64_t stride) {                                 \
+        for (int64_t n = first * stride / 16; n < last * stride / 16; n += 2) kv_prefetch(KV, run, n);                        \
+    }                                                                                                                         \
     static const kv_reader reader_##KV = {{FEW(NAMED_DOT, KV)},   {FEW(NAMED_VALUES, KV)}, load_keys_##KV,                    \
-                                          load_values_##KV, scales_##KV};
+                                          load_values_##KV, scales_##KV, fetch_##KV};
 
 #define SCORES(N)                                                                                                             \
     static void scores_##N(const float *q, const float *keys, int64_t stride, float scale, float *scores) {                   \
