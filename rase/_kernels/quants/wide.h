@@ -167,6 +167,12 @@ static void wide_gather(const rase_act *act, const wide_kind *kind, int64_t cols
     }
 }
 
+/* Ask for the lines that `wide_store` will write. */
+static void wide_expect(const wide_task *task, int f, int g, float *out, int64_t out_stride) {
+    for (int t = 0; t < 4 * f; t++)
+        for (int j = 0; j < g; j++) __builtin_prefetch(out + (task->row + t) * out_stride + j * RASE_R, 1, 3);
+}
+
 /* The sums of a tile to `out`, those of rows [first, last) of the chunk. Beside the tiles, as these stores wait for the memory. */
 static void wide_store(const wide_task *task, int64_t first, int64_t last, int f, int g, float *out, int64_t out_stride) {
     for (int t = 0; t < 4 * f; t++)
@@ -201,6 +207,7 @@ static void wide_chunk(const uint8_t *groups, int count, size_t group_bytes, con
                     for (int j = 0; j < these; j++) __builtin_prefetch(ahead + (size_t)j * group_bytes, 0, 2);
                 n = wide_fours(fours - i);
                 for (int v = 0; k == 0 && v < n * FOUR; v++) rf_store(task.sums + v * RASE_R, rf_zero());
+                if (k + depth == cols) wide_expect(&task, n, these, out + start * out_stride + g * RASE_R, out_stride);
                 wide_tiles[n - 1][these - 1](panels, kind, depth, &task);
                 if (k + depth == cols) wide_store(&task, first - start, last - start, n, these, out + start * out_stride + g * RASE_R, out_stride);
                 task.a += n * task.next, task.row += 4 * n, task.sums += n * FOUR * RASE_R;

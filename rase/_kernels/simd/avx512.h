@@ -15,9 +15,7 @@
 #define RASE_DOT_TILE 2
 #define RASE_WIDE_GROUPS 2
 #define RASE_WIDE_FOURS 3
-#ifndef RASE_WIDE_CHUNK
 #define RASE_WIDE_CHUNK 240
-#endif
 #define RASE_FOUR_ROWS 1
 #define RASE_BYTE_SHIFTS 0
 
