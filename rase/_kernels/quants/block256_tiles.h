@@ -9,7 +9,7 @@
 TEMPLATE int block256_in_tiles(const block256 f) { return f.sub == 32 && f.run >= 32 && !f.offset && !f.expand && !f.sixteen; }
 
 /* A block's lines that lie ahead, one at each of 64 steps or none: two at once hold up the tile unit's own loads, and so does a first
- * fetch to the second level alone (8 rows of Q4_K on two cores: 17.9 GB/s became 21.5). */
+ * fetch to the second level alone. */
 enum { I8_READ_AHEAD = 2048 };
 TEMPLATE void i8_read_ahead(const uint8_t *block, const int step, const int lines) {
     const int line = (step * lines + 63) / 64;
