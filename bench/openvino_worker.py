@@ -26,6 +26,7 @@ class OpenVinoWorker(Worker):
     def __init__(self, options: argparse.Namespace) -> None:
         self.path, self.threads = options.model, options.threads
         self.pipe: Any = None
+        self.prompts = 0
 
     def load(self) -> Answer:
         def load() -> None:
@@ -46,7 +47,8 @@ class OpenVinoWorker(Worker):
     def _generate(self, context: int, count: int) -> Any:
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens, config.ignore_eos, config.do_sample = count, True, False
-        prompt = np.asarray([ids(context)], np.int64)
+        self.prompts += 1  # each another one: the pipeline keeps the keys and values of what it has seen
+        prompt = np.asarray([ids(context, self.prompts)], np.int64)
         inputs = openvino_genai.TokenizedInputs(
             openvino.Tensor(prompt), openvino.Tensor(np.ones_like(prompt))
         )  # fmt: skip
