@@ -57,6 +57,8 @@ class Buffers:
     def take(self, dim: int, repeats: int = 1) -> int:
         """A slot for ``repeats`` rows a token of ``dim`` floats: the smallest gap that has room."""
         stride = -(-dim // 16) * 16
+        if stride % 256 == 0:  # else the rows of a multiply share a few sets of the first-level cache
+            stride += 16
         nbytes = Arena.room(4 * stride * repeats * self.max_rows)
         gap = min((gap for gap in self._free if len(gap) >= nbytes), key=len, default=None)
         if gap is None:  # at the end, which may be free in part
