@@ -36,21 +36,35 @@ def quantize_model(
     """
     from rase.convert import quantize_gguf
 
-    start = time.monotonic()
+    start, weights = time.monotonic(), _weights(source)
     with Progress() as progress:
         size = quantize_gguf(
-            _weights(source),
+            weights,
             target,
             mix,
             threads=threads,
             overwrite=overwrite,
             progress=progress.stage("quantize"),
         )
+    tokenizer = os.path.join(weights, "tokenizer.json")
+    left_out = os.path.isfile(tokenizer) and not _has_tokenizer(target)
     if as_json:
-        print_json({"target": target, "format": mix, "size": size})
+        print_json({"target": target, "format": mix, "size": size, "tokenizer_left_out": left_out})
         return
     click.echo(printable(f"wrote {target}: {mix}, {size_text(size)}, in {time.monotonic() - start:.0f} s"))
+    if left_out:
+        attach = f"rase model import {shlex.quote(target)} --tokenizer {shlex.quote(tokenizer)}"
+        click.echo(printable(f"The file has no tokenizer: GGUF cannot say what {tokenizer} says."), err=True)
+        hint(f"Try: {attach}")
+        return
     hint(f"Try: rase model import {shlex.quote(target)}")
+
+
+def _has_tokenizer(path: str) -> bool:
+    from rase.gguf.reader import GgufFile
+
+    with GgufFile.open(path) as file:
+        return file.metadata.get("tokenizer.ggml.model") not in (None, "none")
 
 
 def _weights(source: str) -> str:

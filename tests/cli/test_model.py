@@ -15,11 +15,11 @@ import pytest
 from rase.registry import ModelRegistry
 from rase.testing.tiny import Tiny
 from tests.cli.conftest import Rase
-from tests.support import hf_folder
+from tests.support import hf_folder, toys
 from tests.support.fake_hub import HubEntry, fake_hub
 from tests.support.gguf_build import write_gguf
 from tests.support.stores import toy_gguf, toy_safetensors
-from tests.support.toy_tokenizers import toy_bpe
+from tests.support.toy_tokenizers import toy_bpe, toy_spm
 
 
 def test_the_life_of_a_model(rase: Rase, hello: Path, tmp_path: Path) -> None:
@@ -110,6 +110,22 @@ def test_quantize(rase: Rase, hello: Path, tmp_path: Path) -> None:
     assert rase("model", "quantize", "absent", tmp_path / "a.gguf").code == 3
     again = rase("model", "quantize", tmp_path / "small 0.gguf", tmp_path / "a.gguf")
     assert again.code == 1 and "quantizing twice" in again.err and not (tmp_path / "a.gguf").exists()
+
+
+def test_quantize_says_when_the_tokenizer_stays_behind(rase: Rase, tmp_path: Path) -> None:
+    """GGUF has no words for some: without them the model does not run, and the way out is one command."""
+    source = toys.chain(tmp_path, ["H", "e", "l", "o"])
+    folder = hf_folder.from_gguf(source, tmp_path / "folder", toy_spm().write_json(tmp_path))
+    target = tmp_path / "small.gguf"
+    result = rase("model", "quantize", folder, target, "--to", "Q8_0", "-q")
+    assert result.code == 0 and f"The file has no tokenizer: GGUF cannot say what {folder}" in result.err
+    hinted = rase("model", "quantize", folder, target, "--to", "Q8_0", "--overwrite").err
+    command = hinted.rpartition("Try: rase ")[2].split()
+    assert command == ["model", "import", str(target), "--tokenizer", str(folder / "tokenizer.json")]
+    imported = rase(*command)
+    assert imported.code == 0 and "does not run" not in imported.err, imported.err
+    answer = rase("model", "quantize", folder, target, "--to", "Q8_0", "--overwrite", "--json")
+    assert json.loads(answer.out)["tokenizer_left_out"] is True
 
 
 def test_json(rase: Rase, hello: Path, tmp_path: Path) -> None:
