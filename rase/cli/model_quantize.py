@@ -34,7 +34,7 @@ def quantize_model(
 
     TARGET appears when it is complete; an interrupted run leaves nothing.
     """
-    from rase.convert import quantize_gguf
+    from rase.convert import has_vocabulary, quantize_gguf
 
     start, weights = time.monotonic(), _weights(source)
     with Progress() as progress:
@@ -47,7 +47,7 @@ def quantize_model(
             progress=progress.stage("quantize"),
         )
     tokenizer = os.path.join(weights, "tokenizer.json")
-    left_out = os.path.isfile(tokenizer) and not _has_tokenizer(target)
+    left_out = os.path.isfile(tokenizer) and not has_vocabulary(target)
     if as_json:
         print_json({"target": target, "format": mix, "size": size, "tokenizer_left_out": left_out})
         return
@@ -58,13 +58,6 @@ def quantize_model(
         hint(f"Try: {attach}")
         return
     hint(f"Try: rase model import {shlex.quote(target)}")
-
-
-def _has_tokenizer(path: str) -> bool:
-    from rase.gguf.reader import GgufFile
-
-    with GgufFile.open(path) as file:
-        return file.metadata.get("tokenizer.ggml.model") not in (None, "none")
 
 
 def _weights(source: str) -> str:

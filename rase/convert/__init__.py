@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from rase.convert.quantize import quantize_gguf
+from rase.convert.vocabulary import has_vocabulary
 
-__all__ = ["quantize_gguf"]
+__all__ = ["has_vocabulary", "quantize_gguf"]

@@ -8,17 +8,19 @@ gets none, and the tokenizer.json has to be attached.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from rase.errors import TokenizerError
+from rase.gguf.reader import GgufFile
 from rase.text.pretokenizers import DIGITS, PRE_TOKENIZERS, PreTokenizer
 from rase.text.tokenizer import LocalTokenizer
 from rase.text.vocabulary import TokenKind
 
-__all__ = ["embed"]
+__all__ = ["embed", "has_vocabulary"]
 
 _SAMPLES = (
     "The quick brown fox, 3.14159 and 1234567!", "  two blanks\n\n\tand tabs \r\n", "don't I'LL we've",
@@ -44,6 +46,12 @@ def embed(data: bytes, rows: int, values: dict[str, Any], types: dict[str, str])
             values.pop(f"tokenizer.ggml.{key}", None)
     if "tokenizer.ggml.tokens" not in values:
         values["tokenizer.ggml.model"], types["tokenizer.ggml.model"] = "none", "string"
+
+
+def has_vocabulary(path: str | os.PathLike[str]) -> bool:
+    """Whether the GGUF file ``path`` has a tokenizer of its own."""
+    with GgufFile.open(path) as file:
+        return file.metadata.get("tokenizer.ggml.model") not in (None, "none")
 
 
 def _vocabulary(table: _Table, tokenizer: LocalTokenizer, rows: int) -> list[tuple[str, str, Any]]:
