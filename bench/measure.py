@@ -24,7 +24,17 @@ from rase.gguf.reader import GgufFile
 from rase.graph import ops
 from rase.session import ModelSession
 
-__all__ = ["Measured", "Timer", "bytes_per_token", "decode", "median_of", "overhead", "prefill", "report"]
+__all__ = [
+    "Measured",
+    "Timer",
+    "bytes_per_token",
+    "decode",
+    "in_chunks",
+    "median_of",
+    "overhead",
+    "prefill",
+    "report",
+]
 
 PROMPT_TOKENS, ANSWER_TOKENS = 512, 48
 PROSE = Path(__file__).parents[1] / "tests" / "data" / "prose.txt"
@@ -104,7 +114,7 @@ def prefill(session: ModelSession, timer: Timer) -> Measured:
     seconds = timer(lambda: outputs.append(decoder.prefill(ids)))
     limits.append(_peak(decoder.program))
     decoder.close()  # its pages are free
-    outputs.append(session.scheduler.call(lambda: _in_chunks(decoder.program, ids, 300))[: len(outputs[0])])
+    outputs.append(session.scheduler.call(lambda: in_chunks(decoder.program, ids, 300))[: len(outputs[0])])
     if not np.isfinite(outputs[0]).all() or any(not np.array_equal(row, outputs[0]) for row in outputs):
         raise AssertionError("prefill gave different or infinite logits")
     linears = [op.weight.shape for op in decoder.program.graph.ops if isinstance(op, ops.Linear)]
@@ -116,7 +126,7 @@ def prefill(session: ModelSession, timer: Timer) -> Measured:
     }  # fmt: skip
 
 
-def _in_chunks(program: Any, ids: list[int], size: int) -> Any:
+def in_chunks(program: Any, ids: list[int], size: int) -> Any:
     """The last logits of a prompt that is computed ``size`` tokens at a time, in the first pages."""
     pages = np.arange(-(-len(ids) // program.page_tokens), dtype=np.int32)
     program.reserve_pages(len(pages))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.measure import in_chunks
 from bench.worker import Answer, Worker, ids, serve, timed
 from rase._kernels.limits import tile_times
 from rase.backends._limits import tile_mode
@@ -74,17 +75,9 @@ class RaseWorker(Worker):
 
     def _fill(self, tokens: int) -> np.ndarray:
         """Run a prompt of ``tokens`` ids in the first sequence and return its last logits."""
-        pages, prompt = self._pages(1, tokens + 256)[0], ids(tokens)
-        size = self.program.max_batch_tokens
-        rows = np.empty((0, 0))
-        for start in range(0, tokens, size):
-            piece = prompt[start : start + size]
-            wanted = [len(piece) - 1] if start + size >= tokens else []
-            rows = self.program.run(
-                Batch.of(piece, start, pages, PROMPT, wanted, len(self.program.page_bytes))
-            )
+        self._pages(1, tokens + 256)
         self.length = tokens
-        return rows[0]
+        return in_chunks(self.program, ids(tokens), self.program.max_batch_tokens)
 
     def _pages(self, sequences: int, tokens: int) -> np.ndarray:
         each = -(-tokens // PAGE_TOKENS)
