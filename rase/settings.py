@@ -205,8 +205,8 @@ SETTINGS: dict[str, Setting] = {
         _count, _AT_LEAST_1, None, "Threads for decode where RASE_NUM_THREADS is not set.", key=None),
     "RAYON_NUM_THREADS": Setting(_count, _AT_LEAST_1, None, "Threads for prefill.", key=None),
     "RASE_ISA": Setting(
-        str, "an instruction set: scalar, avx2, avxvnni, avx512, amx; on ARM scalar, neon, dotprod", None,
-        "Force the kernels' instruction set."),
+        str, "an instruction set: scalar; x86: avx2, avxvnni, avx512, avx512vbmi, amx; ARM: neon, dotprod",
+        None, "Force the kernels' instruction set."),
     "RASE_NUMERICS": Setting(
         _choice("fast", "portable"), "fast or portable", "fast",
         "Numerics class: 'portable' uses the integer path for prompts and answers on every machine."),

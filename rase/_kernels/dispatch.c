@@ -54,13 +54,21 @@ static const char *avx512_missing(void) {
     return NULL;
 }
 
+/* Ice Lake and Zen 4 on: permutations of bytes and of bits. */
+static const char *avx512vbmi_missing(void) {
+    const char *missing = avx512_missing();
+    if (missing) return missing;
+    if (!__builtin_cpu_supports("avx512vbmi")) return "AVX512_VBMI";
+    if (!__builtin_cpu_supports("gfni")) return "GFNI";
+    return NULL;
+}
+
 /* Tiles need the operating system's permission, once per process; whoever refuses it (a container, a small signal stack) only
  * costs speed. */
 static const char *amx_missing(void) {
-    const char *missing = avx512_missing();
+    const char *missing = avx512vbmi_missing();
     if (missing) return missing;
     if (!__builtin_cpu_supports("avx512bf16")) return "AVX512_BF16";
-    if (!__builtin_cpu_supports("avx512vbmi")) return "AVX512_VBMI";
 #if defined(__linux__)
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
     static int permission = -1;                           /* -1: not asked yet */
@@ -103,6 +111,7 @@ static const variant variants[] = {
     {"avx2", &rase_kernels_avx2, NULL, avx2_missing},
     {"avxvnni", &rase_kernels_avxvnni, NULL, avxvnni_missing},
     {"avx512", &rase_kernels_avx512, NULL, avx512_missing},
+    {"avx512vbmi", &rase_kernels_avx512vbmi, NULL, avx512vbmi_missing},
     {"amx", &rase_kernels_amx, &rase_tiles_amx, amx_missing},
 #endif
 #ifdef RASE_ARM

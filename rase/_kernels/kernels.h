@@ -197,6 +197,6 @@ enum { RASE_TILE_BYTES = 1024 };
 
 extern const rase_tiles rase_tiles_amx;
 extern const rase_kernels rase_kernels_scalar, rase_kernels_avx2, rase_kernels_avxvnni, rase_kernels_avx512;
-extern const rase_kernels rase_kernels_amx, rase_kernels_neon, rase_kernels_dotprod;
+extern const rase_kernels rase_kernels_avx512vbmi, rase_kernels_amx, rase_kernels_neon, rase_kernels_dotprod;
 
 #endif

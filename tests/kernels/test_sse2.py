@@ -27,12 +27,6 @@ from tests.kernels.arm.records import (
 from tests.kernels.support import FORMAT_NAMES
 
 SSE2 = "qemu64,-sse3,-ssse3,-cx16,-popcnt,-sse4a,-abm,-sse4.1,-sse4.2"
-_STUBS = """
-/* The variants that are not in this program: the table of dispatch.c names them. */
-#include "kernels.h"
-const rase_kernels rase_kernels_avx2, rase_kernels_avxvnni, rase_kernels_avx512, rase_kernels_amx;
-const rase_tiles rase_tiles_amx;
-"""
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -52,7 +46,8 @@ def driver() -> Path:
         build.KERNELS / "dispatch.c",
         Path(build.__file__).with_name("driver.c"),
     ]
-    digest = hashlib.sha256(repr(flags).encode() + _STUBS.encode())
+    others = build.stubs("scalar")
+    digest = hashlib.sha256(repr(flags).encode() + others.encode())
     for path in sorted([*build.KERNELS.rglob("*.h"), *sources]):
         digest.update(path.read_bytes())
     target = cache_dir() / "sse2-driver"
@@ -60,7 +55,7 @@ def driver() -> Path:
     with FileLock(f"{target}.lock"):
         if not (stamp.exists() and stamp.read_text() == digest.hexdigest()):
             stubs = target.with_suffix(".stubs.c")
-            stubs.write_text(_STUBS)
+            stubs.write_text(others)
             command = ["gcc", *flags["scalar"], "-O1", f"-I{build.KERNELS}", "-static"]
             subprocess.run(
                 [*command, *map(str, [*sources, stubs]), "-o", str(target)], check=True, timeout=500

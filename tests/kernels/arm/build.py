@@ -39,6 +39,15 @@ def variant_flags(processor: str) -> dict[str, list[str]]:
     return {"": base, **{name: [*base, *tight[1].split(), *words] for name, words in flags.items()}}
 
 
+def stubs(*linked: str) -> str:
+    """C source of empty tables for the variants that dispatch.c names and a program leaves out, all but
+    ``linked``."""
+    named = re.findall(r"&rase_(kernels|tiles)_(\w+)", (KERNELS / "dispatch.c").read_text("utf-8"))
+    assert len(named) > len(linked) and {*linked} <= {name for _, name in named}, named
+    empty = [f"const rase_{kind} rase_{kind}_{name};" for kind, name in named if name not in linked]
+    return "\n".join(['#include "kernels.h"', *empty, ""])
+
+
 def build(optimization: str) -> Path:
     """The driver with every ARM variant; ``optimization`` takes the place of -O3, which changes no bit."""
     flags = variant_flags("aarch64")
