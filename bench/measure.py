@@ -17,9 +17,9 @@ import numpy as np
 
 from rase.backends.base import PROMPT, Batch
 from rase.backends.cpu import select_variant
+from rase.engine import sampler as samplers
 from rase.engine.config import GenerationConfig
 from rase.engine.request import Request
-from rase.engine.sampler import Sampler
 from rase.gguf.reader import GgufFile
 from rase.graph import ops
 from rase.session import ModelSession
@@ -40,6 +40,8 @@ PROMPT_TOKENS, ANSWER_TOKENS = 512, 48
 PROSE = Path(__file__).parents[1] / "tests" / "data" / "prose.txt"
 
 Measured = dict[str, float]
+Calls = list[tuple[float, float]]
+"""When each of some calls began and ended."""
 Timer = Callable[[Callable[[], object]], float]
 """Runs a piece of work several times and returns the median of its seconds."""
 
@@ -142,47 +144,53 @@ def overhead(session: ModelSession, runs: int = 3) -> Measured:
 
     ``engine_us`` is the scheduler, the batch and the sampler; ``pipeline_us`` is that and all text work. Both
     are without the compiled work, which is the walker's and the sampler's pass over the logits
-    (``sampler_us``). ``decoder_us`` is a ``ProgramDecoder`` with a sampler: two changes of thread more. The
-    median token counts. Python runs cold: the weights went through all caches.
+    (``sampler_us``), each where it happened. ``decoder_us`` is a ``ProgramDecoder`` with a sampler: two
+    changes of thread more. The median token counts. Python runs cold: the weights went through all caches.
     """
     from rase.completion import TextRequest, prepare, start
 
     decoder, scheduler = session.decoder, session.scheduler
     config = GenerationConfig(max_tokens=ANSWER_TOKENS, temperature=0.7, seed=1)
     prompt = prompt_ids(session, 24)
-    walker = _Stopwatch(scheduler.program._walker, "run")
+    walker, picker = _Stopwatch(scheduler.program._walker, "run"), samplers.RowSampler
+    picks: Calls = []
+
+    def row_sampler(**arguments: Any) -> _Stopwatch:
+        return _Stopwatch(picker(**arguments), "pick", picks)
+
     scheduler.program._walker = walker
+    samplers.RowSampler = row_sampler  # type: ignore
     try:
-        sampler = Sampler(config, decoder.vocab_size)
-        sampler._row = picker = _Stopwatch(sampler._row, "pick")  # type: ignore[assignment]
-        bare, picking = [], []
+        sampler = samplers.Sampler(config, decoder.vocab_size)
+        bare, engine, pipeline, picking = [], [], [], []
         for _ in range(runs):
             logits = decoder.prefill(prompt)
             for _ in range(ANSWER_TOKENS):
-                walker.seconds, picker.seconds, begin = 0.0, 0.0, time.perf_counter()
+                walker.calls.clear()
+                picks.clear()
+                begin = time.perf_counter()
                 logits = decoder.decode(sampler.sample(logits, decoder.length).id)
-                bare.append(time.perf_counter() - begin - walker.seconds - picker.seconds)
-                picking.append(picker.seconds)
+                bare.append(time.perf_counter() - begin - _seconds_of(walker.calls) - _seconds_of(picks))
         decoder.close()
-        engine, pipeline = [], []
         prepared = prepare(session, TextRequest(prompt=prompt, config=config, stop=("never said",)))
         for _ in range(runs):
             walker.calls.clear()
+            picks.clear()
             request = Request(prompt, config)
             scheduler.submit(request)
             request.wait()
-            engine += walker.between()
+            engine += walker.between(picks)
+            picking += [end - begin for begin, end in picks]
             walker.calls.clear()
             start(session, prepared).result()
-            pipeline += walker.between()
+            pipeline += walker.between(picks)
     finally:
-        scheduler.program._walker = walker.inner
-    sampling = statistics.median(picking)
+        scheduler.program._walker, samplers.RowSampler = walker.inner, picker  # type: ignore
     return {
-        "engine_us": 1e6 * (statistics.median(engine) - sampling),
-        "pipeline_us": 1e6 * (statistics.median(pipeline) - sampling),
+        "engine_us": 1e6 * statistics.median(engine),
+        "pipeline_us": 1e6 * statistics.median(pipeline),
         "decoder_us": 1e6 * statistics.median(bare),
-        "sampler_us": 1e6 * sampling,
+        "sampler_us": 1e6 * statistics.median(picking),
     }
 
 
@@ -194,27 +202,33 @@ def report(title: str, values: dict[str, float]) -> str:
 
 
 class _Stopwatch:
-    """Stands for ``inner``, counts the seconds inside one of its methods and notes when each call was."""
+    """Stands for ``inner`` and notes in ``calls`` when each call of one of its methods was."""
 
-    def __init__(self, inner: Any, method: str) -> None:
-        self.inner, self.seconds, self._call = inner, 0.0, getattr(inner, method)
-        self.calls: list[tuple[float, float]] = []
+    def __init__(self, inner: Any, method: str, calls: Calls | None = None) -> None:
+        self.inner, self._call = inner, getattr(inner, method)
+        self.calls: Calls = [] if calls is None else calls
         setattr(self, method, self._timed)
 
     def _timed(self, *arguments: Any) -> Any:
         start = time.perf_counter()
         result = self._call(*arguments)
-        end = time.perf_counter()
-        self.seconds += end - start
-        self.calls.append((start, end))
+        self.calls.append((start, time.perf_counter()))
         return result
 
-    def between(self) -> list[float]:
-        """The seconds from each call to the next; the first ones, of the prompt, do not count."""
-        return [later[0] - earlier[1] for earlier, later in itertools.pairwise(self.calls[2:])]
+    def between(self, others: Calls) -> list[float]:
+        """The seconds from each call to the next, without those of ``others``; the prompt's do not count."""
+        gaps = [(before[1], after[0]) for before, after in itertools.pairwise(self.calls[2:])]
+        return [
+            end - begin - _seconds_of([call for call in others if begin <= call[0] < end])
+            for begin, end in gaps
+        ]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+
+def _seconds_of(calls: Calls) -> float:
+    return sum(end - begin for begin, end in calls)
 
 
 def _seconds(work: Callable[[], object]) -> float:
