@@ -11,8 +11,9 @@ vanish. The names are those of Prometheus without prefix and suffix: an exporter
 (counters ``rase_NAME_total``) with the label ``model``, and ``Histogram.cumulative`` gives its buckets. Units
 are in the names; what has none is a count.
 
-An update takes one short lock, which is never held while anything else happens. Do not update
-metrics from ``__del__`` or a weak reference's callback: those run anywhere, inside an update too.
+An update leaves its number in a list, and whoever reads adds up: a step of a model makes several, and finds
+the processor's caches full of weights. Do not update metrics from ``__del__`` or a weak reference's callback:
+those run anywhere, while somebody adds up too.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ import threading
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 __all__ = ["METRICS", "Histogram", "Kind", "Metric", "Metrics", "Snapshot", "of", "snapshot"]
 
 Kind = Literal["counter", "gauge", "histogram"]
+T = TypeVar("T")
 
 
 class Metric(NamedTuple):
@@ -120,24 +122,33 @@ class Snapshot:
     histograms: dict[str, Histogram]
 
 
+_LIST = 1000  # numbers that an update leaves before somebody adds them up
+
+
 class Metrics:
     """The metrics of one model. Safe from any number of threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of everything but the lists, whose ends grow at any time
         self._gauges = {name: 0.0 for name, metric in METRICS.items() if metric.kind == "gauge"}
+        self._counted: dict[str, list[int]] = {
+            name: [] for name, metric in METRICS.items() if metric.kind == "counter"
+        }
+        self._observed: dict[str, list[float]] = {
+            name: [] for name, metric in METRICS.items() if metric.kind == "histogram"
+        }
         self._clear()
 
     def _clear(self) -> None:
-        self._counters = {name: 0 for name, metric in METRICS.items() if metric.kind == "counter"}
-        self._histograms = {
-            name: Histogram(metric.bounds) for name, metric in METRICS.items() if metric.kind == "histogram"
-        }
+        self._counters = dict.fromkeys(self._counted, 0)
+        self._histograms = {name: Histogram(METRICS[name].bounds) for name in self._observed}
 
     def count(self, name: str, by: int = 1) -> None:
         """Add ``by`` to a counter. Raises ``KeyError`` for any other name."""
-        with self._lock:
-            self._counters[name] += by
+        counted = self._counted[name]
+        counted.append(by)
+        if len(counted) >= _LIST:
+            self._add_up()
 
     def gauge(self, name: str, value: float) -> None:
         """State the present value of a gauge. Raises ``KeyError`` for any other name."""
@@ -148,15 +159,30 @@ class Metrics:
 
     def observe(self, name: str, value: float) -> None:
         """Put ``value`` into a histogram. Raises ``KeyError`` for any other name."""
+        observed = self._observed[name]
+        observed.append(value)
+        if len(observed) >= _LIST:
+            self._add_up()
+
+    def _add_up(self) -> None:
         with self._lock:
+            self._add_lists()
+
+    def _add_lists(self) -> None:
+        """Move the numbers from the lists to where they belong; *locked*."""
+        for name, counted in self._counted.items():
+            self._counters[name] += sum(_taken(counted))
+        for name, observed in self._observed.items():
             histogram = self._histograms[name]
-            histogram.counts[bisect_left(histogram.bounds, value)] += 1
-            histogram.sum += value
+            for value in _taken(observed):
+                histogram.counts[bisect_left(histogram.bounds, value)] += 1
+                histogram.sum += value
 
     def snapshot(self, reset: bool = False) -> Snapshot:
         """A copy of everything. With ``reset`` counters and histograms start again at zero, so that two calls
         bound a window in which nothing is lost or counted twice; gauges say how things are and stay."""
         with self._lock:
+            self._add_lists()
             counters, histograms = self._counters, self._histograms
             if reset:
                 self._clear()
@@ -166,6 +192,13 @@ class Metrics:
                     name: Histogram(h.bounds, list(h.counts), h.sum) for name, h in histograms.items()
                 }
             return Snapshot(counters, dict(self._gauges), histograms)
+
+
+def _taken(numbers: list[T]) -> list[T]:
+    """What was in a list, which others go on to append to."""
+    found = numbers[:]
+    del numbers[: len(found)]
+    return found
 
 
 _models: dict[str, Metrics] = {}

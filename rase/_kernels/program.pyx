@@ -15,6 +15,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
 from rase._kernels.attend cimport AttendUnit, Run, schedule_attention
+from rase._kernels.batch cimport BatchView, Output
 from rase._kernels.kernels cimport RASE_CHUNK, RASE_PAGE_TOKENS, RASE_PEAK_BLOCK, rase_act, rase_attention_task
 from rase._kernels.plan cimport (
     ATTEND_NS, EXPERT_SPLIT, HEAD_SPLIT, LINEAR_NS, LOGITS, ONE_WORKER, ROW_LOCAL, STATE_SPLIT, UNPACK_NS, Act,
@@ -41,26 +42,27 @@ cdef enum:
 cdef class Walker(RowSteps):
     """A plan that runs batches, one at a time."""
 
-    def run(self, const int32_t[::1] ids, const int32_t[::1] positions, const int32_t[::1] sequences,
-            const int32_t[:, :, ::1] page_tables, int64_t n_generated, const int32_t[::1] logits_rows,
-            float[:, ::1] logits, float[:, ::1] peaks, int threads, bint timed=False, int first=0, int last=-1):
-        """Run a checked batch; logits (m, padded vocabulary), peaks (m, 16 a whole block of RASE_PEAK_BLOCK logits).
+    def run(self, BatchView batch not None, int64_t n_generated, Output out not None, int threads, bint timed=False,
+            int first=0, int last=-1):
+        """Run a checked batch into ``out``, which has a row for each of its outputs.
 
         With ``timed`` returns (unpack, linear, attention) nanoseconds of worker 0. ``first`` and ``last`` bound the
         phases that run: all of a batch have to, in order, and what is between two runs is the caller's time.
         """
-        cdef int64_t i, n = ids.shape[0]
-        if (n > self.max_rows or logits_rows.shape[0] > self.max_rows or peaks.shape[0] < logits_rows.shape[0]
+        cdef int64_t i, n = batch.ids.shape[0]
+        cdef const int32_t *positions = &batch.positions[0, 0]
+        cdef const int32_t *sequences = &batch.sequences[0]
+        self.n_outputs = batch.logits_rows.shape[0]
+        if (n > self.max_rows or self.n_outputs > self.max_rows or out.logits.shape[0] < self.n_outputs
                 or threads > self.workers or threads < 1):
             raise ValueError("batch exceeds the program")
-        self.ids, self.positions, self.page_tables = &ids[0], &positions[0], &page_tables[0, 0, 0]
-        self.table_stride, self.n_tokens, self.n_generated = page_tables.shape[2], n, n_generated
-        self.group_stride = page_tables.shape[1] * page_tables.shape[2]
-        self.n_outputs = logits_rows.shape[0]
-        self.logits_rows = &logits_rows[0] if self.n_outputs else NULL
-        self.logits = &logits[0, 0] if self.n_outputs else NULL
-        self.peaks = &peaks[0, 0] if self.n_outputs and peaks.shape[1] else NULL
-        self.logits_stride, self.peaks_stride = logits.shape[1], peaks.shape[1]
+        self.ids, self.positions, self.page_tables = &batch.ids[0], positions, &batch.tables[0, 0, 0]
+        self.table_stride, self.n_tokens, self.n_generated = batch.tables.shape[2], n, n_generated
+        self.group_stride = batch.tables.shape[1] * batch.tables.shape[2]
+        self.logits_rows = &batch.logits_rows[0] if self.n_outputs else NULL
+        self.logits = &out.logits[0, 0] if self.n_outputs else NULL
+        self.peaks = &out.tops[0, 0] if self.n_outputs and out.tops.shape[1] else NULL
+        self.logits_stride, self.peaks_stride = out.logits.shape[1], out.tops.shape[1]
         self.n_runs = 0
         cdef Run *run = NULL
         for i in range(n):

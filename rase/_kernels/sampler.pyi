@@ -13,6 +13,19 @@ class History:
     def push(self, id: int) -> None:
         """Count one generated id."""
 
+class Row:
+    """Logits ``(vocab,)`` to choose a token from, and what ``Program.peaks_of`` says of them.
+
+    Raises ``ValueError`` for arrays that are not contiguous float32.
+    """
+
+    logits: NDArray[np.float32]
+
+    def __init__(self, logits: NDArray[np.float32], peaks: NDArray[np.float32] | None = None) -> None: ...
+    @staticmethod
+    def all_of(logits: NDArray[np.float32], peaks: NDArray[np.float32] | None = None) -> list[Row]:
+        """The rows ``(m, vocab)`` that a program has given; no array is made for each."""
+
 class RowSampler:
     """Parameters and scratch of one answer over ``n`` ids. Not thread-safe; holds no random state."""
 
@@ -32,22 +45,10 @@ class RowSampler:
         bias_ids: NDArray[np.int32],
         bias_values: NDArray[np.float64],
     ) -> None: ...
-    def pick(
-        self,
-        logits: NDArray[np.float32],
-        position: int,
-        history: History | None = None,
-        peaks: NDArray[np.float32] | None = None,
-    ) -> int:
+    def pick(self, row: Row, position: int, history: History | None = None) -> int:
         """The id chosen for ``position``, or -1 for NaN, -2 for infinity in the row."""
 
-    def logprobs(
-        self,
-        logits: NDArray[np.float32],
-        chosen: int,
-        alternatives: int,
-        peaks: NDArray[np.float32] | None = None,
-    ) -> tuple[float, list[tuple[int, float]]]:
+    def logprobs(self, row: Row, chosen: int, alternatives: int) -> tuple[float, list[tuple[int, float]]]:
         """Log-probability of ``chosen`` and the best ids with theirs, under the model's own distribution."""
 
 def peaks(variant: Any, row: NDArray[np.float32], out: NDArray[np.float32]) -> None:

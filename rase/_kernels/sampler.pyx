@@ -80,6 +80,42 @@ cdef class History:
             self.uses[id] += 1
 
 
+cdef class Row:
+    """Logits to choose a token from, (n,) of an array that stays what it is, and their peaks or none."""
+
+    def __init__(self, logits, peaks=None):
+        cdef const float[::1] row = logits
+        cdef const float[::1] found = peaks
+        self._owners, self._index = (logits, peaks), -1
+        self.at, self.size = &row[0], row.shape[0]
+        if peaks is not None:
+            self.peaks, self.peaks_size = &found[0] if found.shape[0] else NULL, found.shape[0]
+
+    @property
+    def logits(self):
+        return self._owners[0] if self._index < 0 else self._owners[0][self._index]
+
+    @staticmethod
+    def all_of(logits, peaks=None):
+        cdef const float[:, :] rows = logits
+        cdef const float[:, ::1] found = peaks
+        if rows.shape[1] and rows.strides[1] != sizeof(float) or peaks is not None and found.shape[0] != rows.shape[0]:
+            raise ValueError("rows are contiguous, and all of them have peaks or none")
+        cdef int64_t blocks = 0 if peaks is None else found.shape[1]
+        cdef tuple owners = (logits, peaks)
+        cdef Py_ssize_t i
+        return [Row.of(owners, i, &rows[i, 0], rows.shape[1], &found[i, 0] if blocks else NULL, blocks)
+                for i in range(rows.shape[0])]
+
+    @staticmethod
+    cdef Row of(tuple owners, Py_ssize_t index, const float *at, int64_t size, const float *peaks, int64_t peaks_size):
+        """Row ``index`` of (logits, peaks), where it lies."""
+        cdef Row row = Row.__new__(Row)
+        row._owners, row._index = owners, index
+        row.at, row.size, row.peaks, row.peaks_size = at, size, peaks, peaks_size
+        return row
+
+
 cdef class RowSampler:
     """Parameters and scratch of one answer. Not thread-safe; holds no state that changes what is chosen."""
 
@@ -156,27 +192,25 @@ cdef class RowSampler:
         self.capacity = count
         return 0
 
-    cdef const float *_peaks(self, const float[::1] logits, const float[::1] peaks) except? NULL:
-        """Check the sizes of a row and its peaks; the latter's place, NULL where nobody found them."""
-        if logits.shape[0] < self.n:
-            raise ValueError(f"expected at least {self.n} logits, found {logits.shape[0]}")
-        if peaks is None:
-            return NULL
-        if peaks.shape[0] < self.n // SAMPLER_BLOCK * 16:
-            raise ValueError(f"{peaks.shape[0]} peaks for {self.n} logits")
-        return &peaks[0] if peaks.shape[0] else NULL
+    cdef int _check(self, Row row) except -1:
+        """The sizes of a row and its peaks."""
+        if row.size < self.n:
+            raise ValueError(f"expected at least {self.n} logits, found {row.size}")
+        if row.peaks != NULL and row.peaks_size < self.n // SAMPLER_BLOCK * 16:
+            raise ValueError(f"{row.peaks_size} peaks for {self.n} logits")
+        return 0
 
     cdef int _scan(self, const float *row, const float *peaks) noexcept nogil:
         if peaks == NULL:
             return scan_row(row, self.n, self.block_max)
         return scan_peaks(row, self.n, peaks, self.block_max)
 
-    def pick(self, const float[::1] logits, uint64_t position, History history=None, const float[::1] peaks=None):
+    def pick(self, Row row not None, uint64_t position, History history=None):
         """The id chosen for `position`, or -1 for NaN, -2 for infinity in the row.
 
-        `peaks` are what the `peaks` kernel of any variant gives for the row.
+        Its peaks are what the `peaks` kernel of any variant gives for the row.
         """
-        cdef const float *found = self._peaks(logits, peaks)
+        self._check(row)
         if history is not None and history.vocab_size > self.n:
             raise ValueError("the history counts ids that this sampler does not choose from")
         cdef const int32_t *ids = NULL
@@ -189,7 +223,7 @@ cdef class RowSampler:
         with nogil:
             mode = rase_fp_enter()
             try:
-                id = self._pick(&logits[0], found, position, ids, uses, distinct)
+                id = self._pick(row.at, row.peaks, position, ids, uses, distinct)
             finally:
                 rase_fp_leave(mode)
         return id
@@ -259,32 +293,32 @@ cdef class RowSampler:
                 return <uint32_t>self.ranks[i]
         return <uint32_t>self.ranks[kept - 1]
 
-    def logprobs(self, const float[::1] logits, int64_t chosen, int64_t alternatives, const float[::1] peaks=None):
+    def logprobs(self, Row row not None, int64_t chosen, int64_t alternatives):
         """(log-probability of `chosen`, [(id, log-probability)] of the best ids).
 
         Under the model's own distribution: no temperature, penalties or filters.
         """
-        cdef const float *found = self._peaks(logits, peaks)
+        self._check(row)
         if not 0 <= chosen < self.n:
             raise ValueError("id out of range")
         cdef int64_t count = 0, wanted = min(max(alternatives, 0), self.n), i
         cdef double top, norm, logprob = 0.0
-        cdef const float *row = &logits[0]
+        cdef const float *at = row.at
         cdef uint64_t mode
         cdef int status
         with nogil:
             mode = rase_fp_enter()
             try:
-                status = self._scan(row, found)
+                status = self._scan(at, row.peaks)
                 if status == SAMPLER_OK:
-                    top = row[min(argmax_row(row, self.n, self.block_max), self.n - 1)]
-                    norm = rase_log(row_weight(row, self.n, top, 1.0, 0.0, self.block_sum))
-                    logprob = row[chosen] - top - norm
+                    top = at[min(argmax_row(at, self.n, self.block_max), self.n - 1)]
+                    norm = rase_log(row_weight(at, self.n, top, 1.0, 0.0, self.block_sum))
+                    logprob = at[chosen] - top - norm
                     if wanted:
                         self._hold(wanted)
-                        count = select_best(row, self.n, self.block_max, wanted, self.ranks)
+                        count = select_best(at, self.n, self.block_max, wanted, self.ranks)
                     for i in range(count):
-                        self.weights[i] = row[<uint32_t>self.ranks[i]] - top - norm
+                        self.weights[i] = at[<uint32_t>self.ranks[i]] - top - norm
             finally:
                 rase_fp_leave(mode)
         if status != SAMPLER_OK:

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
-__all__ = ["call"]
+__all__ = ["call", "forks"]
 
 T = TypeVar("T")
 
+forks = 0  # between this process and the one that loaded this module
 _survivor: int | None = None  # the thread that came through a fork, in a child
 _driver: ThreadPoolExecutor | None = None
 
@@ -37,8 +38,8 @@ def call(work: Callable[..., T], *args: object) -> T:
 
 
 def _after_fork() -> None:
-    global _survivor, _driver
-    _survivor, _driver = threading.get_ident(), None
+    global forks, _survivor, _driver
+    forks, _survivor, _driver = forks + 1, threading.get_ident(), None
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -18,6 +18,7 @@ from rase.graph.ops import Graph
 if TYPE_CHECKING:
     import numpy as np
 
+    from rase._kernels.sampler import Row
     from rase.backends.limits import Limits
     from rase.gguf.formats import TensorInfo
 
@@ -233,6 +234,12 @@ class Program(ABC):
         16 lanes, the largest of every 16th logit, NaN where one of them is not finite.
         """
         return None
+
+    def each_of(self, rows: np.ndarray) -> list[Row]:
+        """``rows`` one by one with their ``peaks_of``, as a sampler takes them."""
+        from rase._kernels.sampler import Row
+
+        return Row.all_of(rows, self.peaks_of(rows))
 
     @abstractmethod
     def close(self) -> None:

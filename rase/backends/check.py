@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from rase.errors import BackendError, ContextLengthExceeded, CorruptModelFile, InvalidRequest
 
 if TYPE_CHECKING:
+    from rase._kernels.batch import DecodeRules
     from rase.backends.base import Batch, Program
     from rase.graph.ops import Graph
 
-__all__ = ["check_batch", "check_rope_factors", "windows"]
+__all__ = ["check_batch", "check_rope_factors", "decode_rules", "windows"]
 
 
 def check_batch(batch: Batch, program: Program) -> None:
@@ -71,24 +72,29 @@ def check_rope_factors(name: str, factors: Any) -> None:
         )  # fmt: skip
 
 
+def decode_rules(program: Program) -> DecodeRules:
+    """The rules of steps that only decode, for ``program``: compiled code that says yes or no."""
+    from rase._kernels.batch import DecodeRules
+
+    graph, most = program.graph, program.max_batch_tokens
+    if graph.whole_input:
+        most = 0
+    elif program.states is not None:
+        most = 1
+    return DecodeRules(graph.vocab_size, graph.context_length, program.page_tokens, most, windows(graph))
+
+
 def _accepts_decode(batch: Batch, program: Program) -> bool:
     """Whether this is a valid step of decoding; what is not is left to the checks that say why."""
-    graph = program.graph
-    if not 1 <= batch.ids.size <= min(batch.page_tables.shape[1], program.max_batch_tokens):
-        return False  # a prompt, most likely
-    if graph.whole_input or (program.states is not None and batch.ids.size > 1):
-        return False
-    from rase._kernels.batch import accepts_decode
+    from rase._kernels.batch import BatchView
 
+    if batch.ids.size > batch.page_tables.shape[1]:
+        return False  # a prompt, most likely
     try:
-        accepted = accepts_decode(
-            batch.ids, batch.positions, batch.sequences, batch.page_tables, batch.roles, batch.logits_rows,
-            graph.vocab_size, graph.context_length, program.reserved_pages, program.page_tokens,
-            windows(graph),
-        )  # fmt: skip
+        accepted = decode_rules(program).accept(BatchView(batch), program.reserved_pages)
     except ValueError:  # another dtype, dimension or order
         return False
-    return bool(accepted) and (program.states is None or program.states.accepts_one(batch))
+    return accepted and (program.states is None or program.states.accepts_one(batch))
 
 
 def _require(holds: Any, what: str) -> None:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import time
-import weakref
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +35,14 @@ from rase.backends.base import (
     WeightSource,
     most_pages,
 )  # fmt: skip
-from rase.backends.check import check_rope_factors
+from rase.backends.check import check_rope_factors, decode_rules
 from rase.errors import BackendError, BackendUnavailable, UnsupportedFormat
 from rase.graph import ops
 from rase.graph.ops import Graph
 
 if TYPE_CHECKING:
+    from rase._kernels.batch import BatchView
+    from rase._kernels.sampler import Row
     from rase.backends.limits import Limits
     from rase.gguf.formats import TensorInfo
 
@@ -167,6 +167,7 @@ class CpuProgram(Program):
         options: CompileOptions,
         threads: tuple[int, int],
     ) -> None:
+        from rase._kernels.batch import view_of
         from rase._kernels.exclusive import Exclusive, InUse
 
         self.graph, self.page_bytes, self.one_arithmetic = plan.graph, plan.page_bytes, plan.prompt == "int8"
@@ -177,16 +178,17 @@ class CpuProgram(Program):
         self._variant, self.isa = variant, variant.name
         self.page_layout = variant.name  # K and V are interleaved by the width of its vectors
         self.threads = threads
-        self._out_dim, self._rows = self.graph.output.dim, RowMemory()
-        self._peaks: tuple[weakref.ref[Any], np.ndarray[Any, np.dtype[np.float32]]] | None = None
-        self._has_logits = any(isinstance(op, ops.Logits) for op in self.graph.ops)
+        out_dim, has_logits = self.graph.output.dim, any(isinstance(op, ops.Logits) for op in self.graph.ops)
+        self._rows = RowMemory(out_dim, out_dim // 256 if has_logits else 0)
+        self._rules = decode_rules(self)
+        self._view: BatchView | None = None  # of the last batch: most often the next one has the same arrays
         self._addresses: list[list[int]] = [[] for _ in plan.page_bytes]
         self._keep: list[Any] = []  # memory of pages
         self._weights: Any = weights
         self._kv = options.kv
         self._follow(plan)
-        self._exclusive, self._in_use = Exclusive(), InUse
-        self._pid = os.getpid()
+        self._exclusive, self._in_use, self._view_of = Exclusive(), InUse, view_of
+        self._forks = _fork.forks
 
     def _follow(self, plan: Lowering) -> None:
         """Walk the steps of ``plan`` from now on, over the weights and pages that there are."""
@@ -236,7 +238,7 @@ class CpuProgram(Program):
             self.states.put(group, page, tokens)
 
     def run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
-        if os.getpid() != self._pid:
+        if _fork.forks != self._forks:
             raise BackendError(
                 "this model was loaded before a fork and cannot run in the child process",
                 hint="Load the model in the child, or start children with the 'spawn' method.",
@@ -251,38 +253,42 @@ class CpuProgram(Program):
     def _checked(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
         if self._walker is None:
             raise BackendError("this program is closed", hint="Load the model again.")
-        batch.check(self)
+        try:
+            view = self._view = self._view_of(batch, self._view)
+        except ValueError:
+            batch.check(self)  # which says more
+            raise
         if self.states is None:
-            return _fork.call(self._run, batch)
+            if not self._rules.accept(view, self.reserved_pages):
+                batch.check(self)
+            return self._here(batch, view)
+        batch.check(self)
         with self.states.running(batch):
-            return _fork.call(self._run, batch)
+            return self._here(batch, view)
 
-    def _run(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
-        n = len(batch.ids)
-        generated = int(n - np.count_nonzero(batch.roles))
-        rows = len(batch.logits_rows)
-        out = self._rows.take(rows, -(-self._out_dim // 16) * 16)
-        peaks = np.empty((rows, self._out_dim // 256 * 16 if self._has_logits else 0), np.float32)
-        last = batch.positions.item() if n == 1 else int(batch.positions[0].max())
+    def _here(self, batch: Batch, view: BatchView) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return _fork.call(self._run, batch, view) if self._forks else self._run(batch, view)
+
+    def _run(self, batch: Batch, view: BatchView) -> np.ndarray[Any, np.dtype[np.float32]]:
+        generated, last, out = view.generated, view.last_position, self._rows.take(view.outputs)
         for index, table in enumerate(self._ropes):
-            table.cover(last, self.graph.context_length, self._walker, index)
-        threads = self.threads[0 if generated == n else 1]
+            if last >= table.length:
+                table.cover(last, self.graph.context_length, self._walker, index)
+        threads = self.threads[0 if generated == view.tokens else 1]
         timed = profiling.enabled()
         start = _now() if timed else 0
-        spent = self._walk(batch, generated, (
-            batch.ids, batch.positions[0], batch.sequences, batch.page_tables, generated, batch.logits_rows,
-            out, peaks, threads, timed,
-        ))  # fmt: skip
+        spent = self._walk(batch, generated, (view, generated, out, threads, timed))
         if timed:
-            _count(n - generated, _now() - start, spent)
-        found = out[:, : self._out_dim]
-        self._peaks = (weakref.ref(found), peaks) if self._has_logits else None
-        return found
+            _count(view.tokens - generated, _now() - start, spent)
+        return out.rows
 
     def peaks_of(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]] | None:
-        if self._peaks is None or self._peaks[0]() is not rows:
-            return None
-        return self._peaks[1]
+        last = self._rows.last
+        return last.peaks if last is not None and rows is last.rows and last.peaks.size else None
+
+    def each_of(self, rows: np.ndarray[Any, Any]) -> list[Row]:
+        last = self._rows.last
+        return last.each() if last is not None and rows is last.rows else super().each_of(rows)
 
     def _walk(self, batch: Batch, generated: int, arguments: tuple[Any, ...]) -> Any:
         """All phases of the walker; what it says of the time spent."""
@@ -321,21 +327,20 @@ class _RopeTable:
             self.attn_factor *= yarn(self.frequencies, rope.theta, way.factor, way.original_context,
                                      way.beta_fast, way.beta_slow)  # fmt: skip
         self.cos = self.sin = np.empty((0, rope.n_dims // 2), np.float32)
+        self.length = 0  # positions
 
     def cover(self, position: int, context_length: int, walker: Any, index: int) -> None:
-        """Make the table hold ``position``, and tell the walker where it is."""
-        have = len(self.cos)
-        if position < have:
-            return
+        """Make the table hold ``position``, which is beyond its end, and tell the walker where it is."""
         from rase._kernels.mathfn import rope_table
 
+        have = self.length
         steps = max(2 * have, -(-(position + 1) // _ROPE_STEP) * _ROPE_STEP)
         want = min(steps, max(context_length, position + 1))
         cos, sin = (np.empty((want - have, self.rope.n_dims // 2), np.float32) for _ in range(2))
         rope_table(have, want, self.frequencies, cos, sin, self.rope.scale, self.attn_factor)
         cos, sin = np.concatenate([self.cos, cos]), np.concatenate([self.sin, sin])
         walker.set_rope(index, cos, sin)  # first: an interrupt in between costs the work, nothing else
-        self.cos, self.sin = cos, sin
+        self.cos, self.sin, self.length = cos, sin, want
 
 
 def threads_of(options: CompileOptions) -> tuple[int, int]:

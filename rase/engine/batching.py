@@ -16,15 +16,15 @@ from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from rase.backends.base import GENERATED
 from rase.engine.drafts import drafts_each, keep_states, verify
 from rase.engine.generation import GenerationStopReason
 from rase.engine.heartbeat import Heartbeat
 from rase.engine.kv_cache import OutOfPages
 from rase.engine.prefix_tree import PrefixTree
 from rase.engine.restart import start_again
-from rase.engine.sampler import Row
 from rase.engine.sequence import Sequence, State
-from rase.engine.stepping import Batches, Limits, Pace, Rows, share_out
+from rase.engine.stepping import Batches, Limits, Pace, Rows, prompt_rows, tokens_of
 from rase.engine.turns import TURNS
 from rase.errors import DeadlineExceeded, DeviceLost
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rase.engine.kv_cache import PagePool
     from rase.engine.observer import Observer
     from rase.engine.request import Request
+    from rase.engine.sampler import Row
 
 __all__ = ["Batching"]
 
@@ -84,8 +85,7 @@ class Batching:
         parts = self._choose()
         if not parts:  # whoever was to go on gave way, or ended: others can
             return self._gave_way or (bool(self.waiting) and not self._computing())
-        decode_tokens = sum(part.count for part in parts if part.sequence.decoding)
-        prompt_tokens = sum(part.count for part in parts) - decode_tokens
+        decode_tokens, prompt_tokens = tokens_of(parts)
         try:
             self.heartbeat.waits()
             with TURNS:
@@ -103,7 +103,7 @@ class Batching:
             return True
         self.pace.note(prompt_tokens, seconds)
         self.observer.step(decode_tokens, prompt_tokens, len(parts), seconds)
-        self._hand_out(parts, Row.all_of(logits, self.program.peaks_of(logits)))
+        self._hand_out(parts, self.program.each_of(logits))
         return True
 
     def asks(self) -> bool:
@@ -208,39 +208,40 @@ class Batching:
 
     def _choose(self) -> list[Rows]:
         """The rows of the next step, with pages to write to: generated tokens first."""
-        most = self._most_rows
-        decodes: list[Sequence] = []
+        most, rows = self._most_rows, 0
+        parts: list[Rows] = []
+        guessing: list[Rows] = []
         prompts: list[Sequence] = []
-        rows = 0
         for sequence in tuple(self.active):  # a hook that raises ends its request
             if sequence.state is State.ACTIVE:
-                if not sequence.decoding:
+                due = sequence.due
+                if not due:
                     prompts.append(sequence)
                 elif sequence.request.ahead is not None and self._ahead(sequence):
                     self._hold(sequence)
-                elif rows + sequence.remaining <= most:
-                    decodes.append(sequence)
-                    rows += sequence.remaining
-        budget = most - rows
-        if self.limits.chunked_prefill_size:
-            budget = min(budget, self.limits.chunked_prefill_size)
-        if prompts and budget and (decodes or TURNS.contended):
-            budget = self.pace.prompt_tokens(budget)
-        parts = [Rows.next_token(sequence) for sequence in decodes]
-        if not prompts and (spare := drafts_each(len(decodes), rows, most)):  # prompts leave no rows
-            for part in parts:
-                if part.sequence.drafts is not None and part.count == 1:
-                    part.drafts = self._propose(part.sequence, spare)
+                elif rows + due <= most:
+                    part = Rows(sequence, sequence.computed, due, GENERATED, [], True, True)
+                    parts.append(part)
+                    rows += due
+                    if sequence.drafts is not None and due == 1:
+                        guessing.append(part)
         if prompts:
-            shares = share_out([sequence.remaining for sequence in prompts], budget)
-            parts += [
-                Rows.of(sequence, share) for sequence, share in zip(prompts, shares, strict=True) if share
-            ]
+            budget = min(most - rows, self.limits.chunked_prefill_size or most)
+            if budget and (parts or TURNS.contended):
+                budget = self.pace.prompt_tokens(budget)
+            parts += prompt_rows(prompts, budget)
             parts.sort(key=lambda part: part.sequence.rank)
-        held = [part for part in parts if self._reserve(part)]
-        kept = [part for part in held if part.sequence.state is State.ACTIVE]  # not preempted by an older one
-        keep_states(kept)
-        return sorted(kept, key=lambda part: part.role) if prompts else kept
+        elif guessing and (spare := drafts_each(len(parts), rows, most)):  # prompts leave no rows
+            for part in guessing:
+                part.drafts = self._propose(part.sequence, spare)
+        for part in parts:
+            if not part.has_pages:
+                held = [part for part in parts if self._reserve(part)]  # some of which an older one preempts
+                parts = [part for part in held if part.sequence.state is State.ACTIVE]
+                break
+        if guessing:
+            keep_states(guessing)
+        return sorted(parts, key=lambda part: part.role) if prompts else parts
 
     def _ahead(self, sequence: Sequence) -> bool:
         """Whether the reader of this sequence is too far behind to want another token now."""
@@ -277,7 +278,7 @@ class Batching:
         """Find pages for the rows of ``part``; False when its sequence had to give way or was ended."""
         sequence = part.sequence
         while sequence.state is State.ACTIVE and sequence.pages is not None:
-            if sequence.pages.room >= part.start + part.total:
+            if part.has_pages:
                 return True
             try:
                 sequence.pages.reserve(part.start + part.total)

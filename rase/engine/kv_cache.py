@@ -203,15 +203,16 @@ class SequencePages:
         self.pool = pool
         self.tables: list[list[int]] = [[] for _ in pool.windows]
         self.changes = 0  # how often the tables have changed
+        self.room = 0  # positions that the pages hold
         self._seen = [0] * len(pool.windows)  # first page that a window still sees
         self._kept: list[tuple[int, int, int]] = []  # copies of states: group, number of the page, page
+        self._measure()
 
-    @property
-    def room(self) -> int:
-        """Positions that the pages hold."""
-        if not self.tables:
-            return self.pool.most_tokens
-        return min(map(len, self.tables)) * self.pool.page_tokens  # one that ran out may lag behind
+    def _measure(self) -> None:
+        """The tables have another length: one that ran out of pages may lag behind."""
+        self.changes += 1
+        whole = min(map(len, self.tables), default=-1)
+        self.room = self.pool.most_tokens if whole < 0 else whole * self.pool.page_tokens
 
     def reserve(self, length: int) -> None:
         """Hold pages for ``length`` positions, which run next. Raises ``OutOfPages``; what was got is kept.
@@ -219,11 +220,13 @@ class SequencePages:
         Of a state group only the last two: the last full page becomes a snapshot, for whoever comes back.
         """
         needed = -(-length // self.pool.page_tokens)
-        for group, table in enumerate(self.tables):
-            while len(table) < needed:
-                skipped = self.pool.states[group] and len(table) < needed - 2
-                table.append(ABSENT if skipped else self.pool.allocate(group))
-                self.changes += 1
+        try:
+            for group, table in enumerate(self.tables):
+                while len(table) < needed:
+                    skipped = self.pool.states[group] and len(table) < needed - 2
+                    table.append(ABSENT if skipped else self.pool.allocate(group))
+        finally:
+            self._measure()
 
     def share(self, pages: tuple[int, ...]) -> None:
         """Append one page of each group that someone else holds as well."""
@@ -231,7 +234,7 @@ class SequencePages:
             if page != ABSENT:
                 self.pool.retain(group, page)
             self.tables[group].append(page)
-        self.changes += 1
+        self._measure()
 
     def at(self, index: int) -> tuple[int, ...]:
         """Page number ``index`` of each group."""
@@ -252,10 +255,10 @@ class SequencePages:
         keep = -(-length // self.pool.page_tokens)
         for group, table in enumerate(self.tables):
             while len(table) > keep:
-                self.changes += 1
                 if (page := table.pop()) != ABSENT:
                     self.pool.release(group, page)
             self._seen[group] = min(self._seen[group], keep)
+        self._measure()
 
     def keep_states(self, length: int) -> None:
         """Make ``go_back`` possible after tokens of the page that holds position ``length``, where the states
@@ -333,6 +336,7 @@ class SequencePages:
                 other.truncate(0)
                 raise
         other._seen = list(self._seen)
+        other._measure()
         return other
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 
 from rase._kernels.sampler import History as _History
-from rase._kernels.sampler import RowSampler
+from rase._kernels.sampler import Row, RowSampler
 from rase.engine.config import GenerationConfig
 from rase.errors import InvalidLogits
 
@@ -44,20 +44,6 @@ class Sampled(NamedTuple):
     id: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
-
-
-class Row(NamedTuple):
-    """Logits ``(vocab,)`` to choose a token from, and what ``Program.peaks_of`` says of them."""
-
-    logits: NDArray[np.float32]
-    peaks: NDArray[np.float32] | None = None
-
-    @classmethod
-    def all_of(cls, logits: NDArray[np.float32], peaks: NDArray[np.float32] | None) -> list[Row]:
-        """The rows that a program has given."""
-        if peaks is None:
-            return [cls(row) for row in logits]
-        return [cls(row, found) for row, found in zip(logits, peaks, strict=True)]
 
 
 class History(_History):
@@ -105,8 +91,11 @@ class Sampler:
         ``history`` is needed only when penalties are on; ``peaks`` are ``Program.peaks_of`` of the row.
         Raises ``InvalidLogits``.
         """
-        row = np.ascontiguousarray(logits, np.float32)
-        id = self._row.pick(row, position, history, peaks)
+        return self.choose(Row(np.ascontiguousarray(logits, np.float32), peaks), position, history)
+
+    def choose(self, row: Row, position: int, history: _History | None = None) -> Sampled:
+        """``sample`` for a row of a program."""
+        id = self._row.pick(row, position, history)
         if id < 0:
             raise InvalidLogits(
                 f"the model gave {_FAULTS[id]} at position {position}",
@@ -116,5 +105,5 @@ class Sampler:
             )
         if self._logprobs is None:
             return Sampled(id)
-        logprob, top = self._row.logprobs(row, id, self._logprobs, peaks)
+        logprob, top = self._row.logprobs(row, id, self._logprobs)
         return Sampled(id, logprob, tuple(top))

@@ -79,10 +79,10 @@ class Sequence:
         return self._limit - self.generated
 
     @property
-    def decoding(self) -> bool:
-        """Whether the next step is one generated token, and what must run again before it."""
-        computed = self.computed
-        return computed >= self.n_prompt and len(self.tokens) == computed + 1 + self.again
+    def due(self) -> int:
+        """Where the next step is one generated token: that one, and what must run again before it. Else 0."""
+        count = len(self.tokens) - self.computed
+        return count if count == 1 + self.again and self.computed >= self.n_prompt else 0
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -183,7 +183,7 @@ class Sequence:
                 return True
             self.tokens.append(id)
             return True
-        sampled = self._sampler.sample(row.logits, position, self._history, row.peaks)
+        sampled = self._sampler.choose(row, position, self._history)
         if sampled.id in self._stops:
             self.end(GenerationStopReason.StopToken)
             return False

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rase._kernels.batch import BatchView
 from rase.backends.base import GENERATED, PAGE_TOKENS, PROMPT, Batch
 from rase.engine.kv_cache import ABSENT, SequencePages
 from rase.engine.sequence import Sequence
 from rase.errors import InvalidSetting
 
-__all__ = ["Batches", "Limits", "Pace", "Rows", "make_batch", "share_out"]
+__all__ = ["Batches", "Limits", "Pace", "Rows", "make_batch", "prompt_rows", "share_out", "tokens_of"]
 
 QUANTUM = 32  # fewest prompt tokens that are worth a sequence's place in a step, unless it has no more
 BASE_S = 0.19  # of prompt work beside a decode, and as much again as the decode takes
@@ -97,6 +98,7 @@ class Rows:
     count: int
     role: int
     drafts: list[int]
+    decodes: bool  # one generated token, after those that must run again
     wants_logits: bool
 
     @classmethod
@@ -106,41 +108,73 @@ class Rows:
         prompt = start < sequence.n_prompt
         count = min(most, (sequence.n_prompt if prompt else whole) - start)
         role = PROMPT if prompt else GENERATED
-        return cls(sequence, start, count, role, [], start + count == whole)
-
-    @classmethod
-    def next_token(cls, sequence: Sequence) -> Rows:
-        """The one token that a sequence which decodes has to compute, after those that must run again."""
-        return cls(sequence, sequence.computed, sequence.remaining, GENERATED, [], True)
+        return cls(sequence, start, count, role, [], False, start + count == whole)
 
     @property
     def total(self) -> int:
         """Rows of the batch."""
         return self.count + len(self.drafts)
 
+    @property
+    def has_pages(self) -> bool:
+        """Whether there are pages for all of them."""
+        pages = self.sequence.pages
+        return pages is not None and pages.room >= self.start + self.count + len(self.drafts)
+
+
+def prompt_rows(prompts: Order[Sequence], budget: int) -> list[Rows]:
+    """Tokens of ``prompts``, which are in order of service: ``budget`` of them in all, see ``share_out``."""
+    shares = share_out([sequence.remaining for sequence in prompts], budget)
+    return [Rows.of(sequence, share) for sequence, share in zip(prompts, shares, strict=True) if share]
+
+
+def tokens_of(parts: Order[Rows]) -> tuple[int, int]:
+    """How many tokens of a step are of sequences that decode, and how many of prompts. No drafts."""
+    decode_tokens = prompt_tokens = 0
+    for part in parts:
+        if part.decodes:
+            decode_tokens += part.count
+        else:
+            prompt_tokens += part.count
+    return decode_tokens, prompt_tokens
+
 
 class Batches:
-    """Makes the batch of each step; where the same sequences decode on, only ids and positions are new."""
+    """Makes the batch of each step; where the same sequences decode on, only what has changed is written."""
 
     def __init__(self) -> None:
         self._batch: Batch | None = None  # of a step in which every sequence decoded one token
-        self._tables: list[tuple[SequencePages | None, int]] = []  # what its page tables were made of
+        self._view: BatchView | None = None
+        self._pages: list[tuple[SequencePages | None, int]] = []  # of each sequence, and which state of them
 
     def make(self, parts: list[Rows]) -> Batch:
         """The batch of ``parts``, which are in order of role. It may be changed when the next one is made."""
-        tables: list[tuple[SequencePages | None, int]] = []
         for part in parts:
-            if part.role == PROMPT or part.count > 1 or part.drafts or not part.wants_logits:
+            if not part.decodes or part.count > 1 or part.drafts:
                 self._batch = None
                 return make_batch(parts)
-            pages = part.sequence.pages
-            tables.append((pages, 0 if pages is None else pages.changes))
-        if self._batch is None or tables != self._tables:
-            self._batch, self._tables = make_batch(parts), tables
-        else:
-            self._batch.ids[:] = [part.sequence.tokens[-1] for part in parts]
-            self._batch.positions[0] = [part.start for part in parts]
+        if self._batch is None or not self._goes_on(self._batch, parts):
+            self._batch, self._view = make_batch(parts), None
+            self._pages = [(pages := part.sequence.pages, pages.changes if pages else 0) for part in parts]
         return self._batch
+
+    def _goes_on(self, batch: Batch, parts: list[Rows]) -> bool:
+        """Make ``batch`` that of ``parts``; False where they are of others, or need longer page tables."""
+        if len(parts) != len(self._pages):
+            return False
+        view = self._view = self._view or BatchView(batch)
+        for row, part in enumerate(parts):
+            pages, changes = self._pages[row]
+            if pages is None or pages is not part.sequence.pages:
+                return False
+            if pages.changes != changes:
+                if max(map(len, pages.tables), default=0) > batch.page_tables.shape[2]:
+                    return False
+                for places, table in zip(batch.page_tables[:, row], pages.tables, strict=True):
+                    places[: len(table)], places[len(table) :] = table, ABSENT
+                self._pages[row] = pages, pages.changes
+            view.put(row, part.sequence.tokens[-1], part.start)
+        return True
 
 
 def make_batch(parts: list[Rows]) -> Batch:

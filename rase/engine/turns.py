@@ -6,8 +6,8 @@ own slowest worker; one after the other they get the same share of the machine a
 
 from __future__ import annotations
 
+import contextlib
 import os
-import threading
 from collections import deque
 from queue import SimpleQueue
 from types import TracebackType
@@ -19,32 +19,40 @@ class Turns:
     """A context manager for driver threads: one of them is inside at a time, in order of arrival."""
 
     def __init__(self) -> None:
-        self._gate = threading.Lock()
-        self._taken = False
-        self._waiting: deque[SimpleQueue[None]] = deque()
+        self._line: deque[list[SimpleQueue[None]]] = (
+            deque()
+        )  # the first is inside; the others wait by a queue
 
     @property
     def contended(self) -> bool:
         """Whether another model waits for its turn."""
-        return bool(self._waiting)
+        return len(self._line) > 1
 
     def __enter__(self) -> None:
-        with self._gate:
-            if not self._taken:
-                self._taken = True
-                return
-            turn: SimpleQueue[None] = SimpleQueue()
-            self._waiting.append(turn)
-        turn.get()
+        turn: list[SimpleQueue[None]] = []
+        self._line.append(turn)
+        if self._line[0] is turn:
+            return
+        turn.append(SimpleQueue())
+        if self._line[0] is not turn:  # else nobody may have seen the queue
+            try:
+                turn[0].get()
+            except BaseException:  # an interrupt: nobody may wait for this one
+                self._line.remove(turn)
+                self._call_first()
+                raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._gate:
-            if self._waiting:
-                self._waiting.popleft().put(None)
-            else:
-                self._taken = False
+        self._line.popleft()
+        if self._line:
+            self._call_first()
+
+    def _call_first(self) -> None:
+        """Tell whoever is first now, unless it knows already."""
+        with contextlib.suppress(IndexError):  # it knew, and may be out again
+            self._line[0][0].put(None)
 
 
 TURNS = Turns()

@@ -96,6 +96,17 @@ def test_threads_and_windows_lose_nothing() -> None:
     assert sum(window.histograms["batch_sequences"].count for window in windows) == rounds * workers
 
 
+def test_what_nobody_reads_takes_no_more_memory() -> None:
+    here = Metrics()
+    for _ in range(2500):
+        here.count("loads")
+        here.observe("itl_seconds", 0.01)
+    assert len(here._counted["loads"]) < 1000 and len(here._observed["itl_seconds"]) < 1000
+    now = here.snapshot()
+    assert now.counters["loads"] == now.histograms["itl_seconds"].count == 2500
+    assert now.histograms["itl_seconds"].sum == pytest.approx(25.0)
+
+
 def test_models_have_metrics_of_their_own() -> None:
     one, other = metrics.of("test-metrics-one"), metrics.of("test-metrics-other")
     assert one is metrics.of("test-metrics-one") and one is not other
