@@ -109,7 +109,7 @@ def test_the_summary_for_a_console(server: RunningServer) -> None:
     server.chat("counted")
     found = server.get("/metrics/system").json
     (model,) = [model for model in found["models"] if model["id"] == "counted"]
-    assert model["finished"] >= 1 and model["tokens_generated"] >= 3 and model["weights"] > 0
+    assert model["finished"] >= 1 and model["tokens_generated"] >= 2 and model["weights"] > 0
     assert found["uptime_s"] >= 0 and found["memory"]["resident"] > 0 and found["http"]["requests"] >= 1
     assert found["version"] == rase.__version__
 
