@@ -201,6 +201,15 @@ TEMPLATE void block32_pack(const block32 f, const uint8_t *src, size_t row_bytes
 
 /* Codes of the nibble formats, without and with a plane of fifth bits before the nibbles. */
 TEMPLATE rb four_bits(const uint8_t *codes, int v) { return nibbles(rb_load(codes + (v & 3) * VECTOR), v / 4); }
+/* values[code] of these, 16 values. */
+TEMPLATE rb four_bit_values(const uint8_t *values, const uint8_t *codes, int v) {
+#if RB_PERMUTE
+    rb x = rb_load(codes + (v & 3) * VECTOR);
+    return rb_lookup_16(values, v / 4 ? rb_shr(x, 4) : x);
+#else
+    return rb_lookup(values, four_bits(codes, v));
+#endif
+}
 TEMPLATE rb five_bits(const uint8_t *codes, int v) {
     return rb_or(four_bits(codes + VECTOR, v), move_bits(rb_load(codes), v, 4, 0x10));
 }

@@ -6,7 +6,7 @@
 #include "block32.h"
 #include "iq4.h"
 
-TEMPLATE rb iq4_nl_codes(const uint8_t *codes, int v) { return rb_lookup(iq4_values, four_bits(codes, v)); }
+TEMPLATE rb iq4_nl_codes(const uint8_t *codes, int v) { return four_bit_values(iq4_values, codes, v); }
 static const block32 iq4_nl = {16, 241, 128, BLOCK32_SCALE, 1, iq4_nl_codes};
 BLOCK32_FORMAT(iq4_nl, 20)
 

@@ -13,7 +13,7 @@ TEMPLATE void iq4_xs_scales(const uint8_t *block, rb *out) {
 }
 TEMPLATE rb iq4_xs_codes(const uint8_t *block, int h, int i, int v) {
     const uint8_t *codes = block + (1 + 4 * (4 * h + i)) * VECTOR;
-    return rb_lookup(iq4_values, four_bits(codes, v));
+    return four_bit_values(iq4_values, codes, v);
 }
 static const block256 iq4_xs = {132, 32, 241, 128, 0, 1, 1, iq4_xs_scales, NULL, iq4_xs_codes, .run = 16};
 

@@ -7,7 +7,7 @@
 
 static const uint8_t e2m1_values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0}; /* around 12 */
 
-TEMPLATE rb mxfp4_codes(const uint8_t *codes, int v) { return rb_lookup(e2m1_values, four_bits(codes, v)); }
+TEMPLATE rb mxfp4_codes(const uint8_t *codes, int v) { return four_bit_values(e2m1_values, codes, v); }
 static const block32 mxfp4 = {16, 24, 12, BLOCK32_EXPONENT, 1, mxfp4_codes};
 BLOCK32_FORMAT(mxfp4, 39)
 

@@ -24,6 +24,10 @@
 #define RB_PERMUTE 1
 /* table[byte & 63] for every byte. */
 static inline rb rb_lookup_64(const uint8_t *table, rb index) { return _mm512_permutexvar_epi8(index, rb_load(table)); }
+/* table[byte & 15] for every byte, whatever its upper bits. */
+static inline rb rb_lookup_16(const uint8_t *table, rb index) {
+    return _mm512_permutexvar_epi8(index, _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)));
+}
 /* Pair lane & 15 of a table for every lane. */
 static inline rh rb_lookup_lanes(const int16_t *pairs, rb index) { return _mm512_permutexvar_epi32(index, rh_load(pairs)); }
 /* table[byte & 127]. */
