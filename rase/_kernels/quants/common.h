@@ -66,9 +66,6 @@ static void transpose_bits(uint8_t *x) {
 
 /* Bits `field` and up of a byte to bit `at` and up; mask says which to keep. All three are constants after inlining. */
 TEMPLATE rb move_bits(rb x, int field, int at, uint8_t mask) {
-#if RB_PERMUTE
-    if (field != at) return rb_moved(x, field - at, mask);
-#endif
     rb moved = field > at ? rb_shr(x, field - at) : field < at ? rb_shl(x, at - field) : x;
     if (RASE_BYTE_SHIFTS && mask == (field > at ? 0xff >> (field - at) : 0xff << (at - field) & 0xff)) return moved;
     return rb_and(moved, rb_set1(mask));

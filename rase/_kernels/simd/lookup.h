@@ -43,12 +43,6 @@ static inline rb rb_fields(rb x, int a, int b, int c, int d) {
 static inline rb rb_sums(rb x, uint64_t sums) { return _mm512_gf2p8affine_epi64_epi8(x, _mm512_set1_epi64((long long)sums), 0); }
 /* Bit 7 of every byte becomes the exclusive or of the seven others. */
 static inline rb rb_even(rb x) { return rb_sums(x, 0x010204081020407f); }
-/* The bits of `mask` of every byte from `down` bits higher, constants. */
-static inline rb rb_moved(rb x, int down, uint8_t mask) {
-#define MOVED(K) (mask >> K & 1 ? 1ull << ((K + down) & 7) << 8 * (7 - K) : 0)
-    return rb_sums(x, MOVED(0) | MOVED(1) | MOVED(2) | MOVED(3) | MOVED(4) | MOVED(5) | MOVED(6) | MOVED(7));
-#undef MOVED
-}
 /* Two sums that fit int16 side by side; and pairs of int16 multiplied and summed. */
 static inline rh rh_pairs(ri x, ri y) { return _mm512_ternarylogic_epi32(x, _mm512_slli_epi32(y, 16), _mm512_set1_epi32(0xffff), 0xe4); }
 static inline ri ri_dot_pairs(ri acc, rh x, rh y) { return _mm512_dpwssd_epi32(acc, x, y); }
