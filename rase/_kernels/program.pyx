@@ -36,7 +36,7 @@ cdef extern from "omp.h" nogil:
 cdef enum:
     UNITS_PER_WORKER = 16   # of a phase of linears
     MANY_ROWS = 64          # of prompts: from here on, weights are unpacked to blocks, and units are whole blocks
-    BLOCK_GROUPS = 8        # groups of such a unit where no tiles are: a set of quants/wide.h
+    BLOCK_GROUPS = 16       # groups of such a unit where no tiles are: a set of quants/wide.h
 
 
 cdef class Walker(RowSteps):
@@ -132,8 +132,11 @@ cdef class Walker(RowSteps):
             return <int>max(1, min(16, rows // (2 * workers)))
         groups = max(1, phase.groups // (UNITS_PER_WORKER * workers if workers > 1 else 1))
         if rows - self.n_generated > MANY_ROWS:  # the activations pass once for each block
-            block = TILE_GROUPS if self.tiles != NULL else BLOCK_GROUPS
-            block = max(1, min(block, phase.groups // (2 * workers)))
+            if self.tiles != NULL:
+                block = min(TILE_GROUPS, phase.groups // (2 * workers))
+            else:  # half of them where that leaves more units
+                block = max(min(BLOCK_GROUPS, phase.groups // (4 * workers)), min(BLOCK_GROUPS // 2, phase.groups // (2 * workers)))
+            block = max(1, block)
             groups = (groups + block - 1) // block * block
         if self.steps[phase.first].kind == LOGITS:  # whole blocks of peaks
             groups = (groups * self.k.rows_per_group + RASE_PEAK_BLOCK - 1) // RASE_PEAK_BLOCK * RASE_PEAK_BLOCK

@@ -17,7 +17,7 @@ enum {
     WIDE_ROWS = RASE_WIDE_FROM,
 #endif
     WIDE_CHUNK = RASE_WIDE_CHUNK,      /* activation rows that share a panel */
-    WIDE_SET = 8,                      /* groups; a multiple of RASE_WIDE_GROUPS */
+    WIDE_SET = 16,                     /* groups; a multiple of RASE_WIDE_GROUPS */
     WIDE_MANY = 32,                    /* from so many rows on sets are larger than one tile */
     WIDE_RUN = 4 * RASE_WIDE_COLS,     /* int16 elements of `wide` that hold RASE_WIDE_COLS depths of four rows */
 };
@@ -51,6 +51,7 @@ typedef void wide_unpack(const uint8_t *group, int64_t first, int count, wide_pa
 typedef struct {
     const int16_t *a; /* the rows' `wide` at these depths */
     int64_t next;     /* int16 elements from four rows to the next four */
+    int64_t ahead;    /* from these rows to those of the tile that comes next */
     const wide_scales *scales;
     int row;
     float *sums;      /* (fours, RASE_WIDE_GROUPS, 4, R) */
@@ -65,9 +66,10 @@ enum { FOUR = 4 * RASE_WIDE_GROUPS, MOST_SUMS = FOUR * RASE_WIDE_FOURS };
 
 #ifndef RASE_WIDE_RUN
 /* acc = fma(the products of `depth` depths, d, acc) for each row and group. Rows lie at `a`, from depth `at` of their 32 on, four more
- * rows `next` int16 further; the weights of the next group `apart` bytes further. */
-TEMPLATE void wide_run(float *acc, const float *d, const int16_t *weights, int64_t apart, const int16_t *a, int64_t next, int at,
-                       int depth, const int f, const int g) {
+ * rows `next` int16 further; the weights of the next group `apart` bytes further. What comes next lies `ahead` int16 further: not asked for here. */
+TEMPLATE void wide_run(float *acc, const float *d, const int16_t *weights, int64_t apart, const int16_t *a, int64_t next, int64_t ahead,
+                       int at, int depth, const int f, const int g) {
+    (void)ahead;
     UNROLL(four, f) {
         const int16_t *rows = a + four * next, *w = weights;
         ri sum[FOUR];
@@ -106,11 +108,12 @@ TEMPLATE void wide_256(const wide_panel *panels, const wide_kind *kind, const wi
     wide_products(panels->d, da, d, f, g);
     for (int k = 0; k < WIDE_DEPTH; k += kind->run) {
         const int at = k % RASE_WIDE_COLS;
-        wide_run(sums, d, panels->weights + k * RASE_R, sizeof(wide_panel), a + k / RASE_WIDE_COLS * WIDE_RUN + at, next, at, kind->run, f, g);
+        wide_run(sums, d, panels->weights + k * RASE_R, sizeof(wide_panel), a + k / RASE_WIDE_COLS * WIDE_RUN + at, next, task->ahead, at,
+                 kind->run, f, g);
     }
     if (kind->minimum) {
         wide_products(panels->minimum, da, d, f, g);
-        wide_run(sums, d, panels->sides, sizeof(wide_panel), sides, WIDE_RUN, 0, 2 * kind->minimum, f, g);
+        wide_run(sums, d, panels->sides, sizeof(wide_panel), sides, WIDE_RUN, f * WIDE_RUN, 0, 2 * kind->minimum, f, g);
     }
 }
 
@@ -119,7 +122,7 @@ TEMPLATE void wide_32(const wide_panel *panels, const wide_kind *kind, int depth
     float d[MOST_SUMS * RASE_R] __attribute__((aligned(64)));
     for (int b = 0; b < depth / 32; b++) {
         wide_products(panels->d + b * RASE_R, task->scales->d[b] + task->row, d, f, g);
-        wide_run(task->sums, d, panels->weights + 32 * b * RASE_R, sizeof(wide_panel), task->a + b * WIDE_RUN, task->next, 0, 32, f, g);
+        wide_run(task->sums, d, panels->weights + 32 * b * RASE_R, sizeof(wide_panel), task->a + b * WIDE_RUN, task->next, task->ahead, 0, 32, f, g);
         if (!kind->minimum) continue;
         UNROLL(j, g) {
             rf minimum = rf_load(panels[j].minimum + b * RASE_R);
@@ -183,7 +186,7 @@ static void wide_store(const wide_task *task, int64_t first, int64_t last, int f
 
 /* Rows [first, last) of the activations, at most WIDE_CHUNK from a multiple of four on, times `count` groups. */
 static void wide_chunk(const uint8_t *groups, int count, size_t group_bytes, const wide_kind *kind, wide_unpack *unpack, int64_t cols,
-                       const rase_act *act, int64_t first, int64_t last, int is_first, float *out, int64_t out_stride) {
+                       const rase_act *act, int64_t first, int64_t last, float *out, int64_t out_stride) {
     wide_panel panels[RASE_WIDE_GROUPS];
     wide_scales scales;
     float sums[WIDE_CHUNK / 4 * 4 * WIDE_SET * RASE_R] __attribute__((aligned(64)));
@@ -193,19 +196,20 @@ static void wide_chunk(const uint8_t *groups, int count, size_t group_bytes, con
     for (int64_t k = 0; k < cols; k += WIDE_DEPTH) {
         const int depth = cols - k < WIDE_DEPTH ? (int)(cols - k) : WIDE_DEPTH, blocks = depth / kind->block;
         const size_t bytes = kind->bytes * (size_t)blocks;
-        const int lines = is_first ? ((int)(bytes / 64) + tiles) / tiles : 0; /* of what comes next, to read beside each tile */
+        const int lines = ((int)(bytes / 64) + tiles) / tiles; /* of what comes next, to read beside each tile */
         wide_gather(act, kind, cols, k, depth, start, 4 * fours, &scales);
         for (int g = 0; g < count; g += RASE_WIDE_GROUPS) {
             const uint8_t *group = groups + (size_t)g * group_bytes;
             const int these = count - g < RASE_WIDE_GROUPS ? count - g : RASE_WIDE_GROUPS;
             for (int j = 0; j < these; j++) unpack(group + (size_t)j * group_bytes, k / kind->block, blocks, panels + j);
-            wide_task task = {act->wide + start * cols + k / RASE_WIDE_COLS * WIDE_RUN, 4 * cols, &scales, 0,
+            wide_task task = {act->wide + start * cols + k / RASE_WIDE_COLS * WIDE_RUN, 4 * cols, 0, &scales, 0,
                               sums + g / RASE_WIDE_GROUPS * fours * FOUR * RASE_R};
             const uint8_t *ahead = group + kind->bytes * (size_t)(k / kind->block) + bytes;
             for (int i = 0, n; i < fours; i += n) {
                 for (int l = 0; l < lines; l++, ahead += 64)
                     for (int j = 0; j < these; j++) __builtin_prefetch(ahead + (size_t)j * group_bytes, 0, 2);
                 n = wide_fours(fours - i);
+                task.ahead = (i + n < fours ? n : -i) * task.next;
                 for (int v = 0; k == 0 && v < n * FOUR; v++) rf_store(task.sums + v * RASE_R, rf_zero());
                 if (k + depth == cols) wide_expect(&task, n, these, out + start * out_stride + g * RASE_R, out_stride);
                 wide_tiles[n - 1][these - 1](panels, kind, depth, &task);
@@ -223,7 +227,7 @@ static void wide_dot(const uint8_t *groups, int64_t n_groups, size_t group_bytes
         last = first / 4 * 4 + WIDE_CHUNK < m1 ? first / 4 * 4 + WIDE_CHUNK : m1;
         for (int64_t g = 0, count; g < n_groups; g += count) {
             count = n_groups - g < set ? n_groups - g : set;
-            wide_chunk(groups + (size_t)g * group_bytes, (int)count, group_bytes, kind, unpack, cols, act, first, last, first == m0,
+            wide_chunk(groups + (size_t)g * group_bytes, (int)count, group_bytes, kind, unpack, cols, act, first, last,
                        out + g * RASE_R, out_stride);
         }
     }

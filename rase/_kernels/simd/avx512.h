@@ -15,7 +15,7 @@
 #define RASE_DOT_TILE 2
 #define RASE_WIDE_GROUPS 2
 #define RASE_WIDE_FOURS 3
-#define RASE_WIDE_CHUNK 240
+#define RASE_WIDE_CHUNK 264
 #define RASE_FOUR_ROWS 1
 #define RASE_BYTE_SHIFTS 0
 
@@ -245,7 +245,8 @@ static inline rh rh_twice_i8(rb x, int i) {
 }
 
 /* wide.h's register tile, whose sums the compiler would move about: 8 pairs of depths of f * 4 rows and g groups at a time, sums in
- * zmm0-23, four after four, weights in zmm24 and 25, an activation in zmm26. `step` is what lies between these depths and the next. */
+ * zmm0-23, four after four, weights in zmm24 and 25, an activation in zmm26. `step` is what lies between these depths and the next.
+ * Beside them the activations of the next tile come to the first-level cache, 2 lines of four rows for 16 depths. */
 #define WIDE_ROW_1(T, S0, S1) "vpbroadcastd 4*\\p+64*" T ", %%zmm26\n\tvpdpwssd %%zmm26, %%zmm24, %%zmm" #S0 "\n\t"
 #define WIDE_ROW_2(T, S0, S1) WIDE_ROW_1(T, S0, S1) "vpdpwssd %%zmm26, %%zmm25, %%zmm" #S1 "\n\t"
 #define WIDE_FOUR(ROW, AT, S0, S1, S2, S3, S4, S5, S6, S7) ROW("0" AT, S0, S4) ROW("1" AT, S1, S5) ROW("2" AT, S2, S6) ROW("3" AT, S3, S7)
@@ -260,14 +261,17 @@ static inline rh rh_twice_i8(rb x, int i) {
 #define WIDE_SUMS_2_2 WIDE_SUMS_1_2 ",8,9,10,11,12,13,14,15"
 #define WIDE_SUMS_3_1 WIDE_SUMS_2_1 ",16,17,18,19"
 #define WIDE_SUMS_3_2 WIDE_SUMS_2_2 ",16,17,18,19,20,21,22,23"
+#define WIDE_AHEAD                                                                                                       \
+    ".if \\p < 2\n\tprefetcht0 64*\\p(%[ahead])\n\t.elseif \\p < 4\n\tprefetcht0 64*\\p-128(%[ahead],%[next])\n\t"     \
+    ".elseif \\p < 6\n\tprefetcht0 64*\\p-256(%[ahead],%[next],2)\n\t.endif\n\t"
 #define WIDE_RUN_OF(F, G)                                                                                                   \
     __asm__ volatile(                                                                                                       \
         ".irp s," WIDE_SUMS_##F##_##G "\n\tvpxord %%zmm\\s, %%zmm\\s, %%zmm\\s\n\t.endr\n\t"                                \
-        ".balign 64\n1:\n\t.irp p,0,1,2,3,4,5,6,7\n\t" WIDE_WEIGHTS_##G WIDE_FOURS_##F(WIDE_ROW_##G) ".endr\n\t"             \
-        "addq $512, %[w]\n\taddq %[step], %[a]\n\txorq $192, %[step]\n\tdecq %[n]\n\tjnz 1b\n\t"                           \
+        ".balign 64\n1:\n\t.irp p,0,1,2,3,4,5,6,7\n\t" WIDE_WEIGHTS_##G WIDE_FOURS_##F(WIDE_ROW_##G) WIDE_AHEAD ".endr\n\t"  \
+        "addq $512, %[w]\n\taddq %[step], %[a]\n\taddq $128, %[ahead]\n\txorq $192, %[step]\n\tdecq %[n]\n\tjnz 1b\n\t"  \
         ".irp s," WIDE_SUMS_##F##_##G "\n\tvcvtdq2ps %%zmm\\s, %%zmm\\s\n\tvmovaps 64*\\s(%[acc]), %%zmm27\n\t"             \
         "vfmadd231ps 64*\\s(%[d]), %%zmm\\s, %%zmm27\n\tvmovaps %%zmm27, 64*\\s(%[acc])\n\t.endr"                           \
-        : [w] "+r"(weights), [a] "+r"(a), [step] "+r"(step), [n] "+r"(n)                                                   \
+        : [w] "+r"(weights), [a] "+r"(a), [ahead] "+r"(then), [step] "+r"(step), [n] "+r"(n)                               \
         : [apart] "r"(apart), [next] "r"(2 * next), [acc] "r"(acc), [d] "r"(d)                                              \
         : WIDE_CLOBBERS)
 #define WIDE_CLOBBERS                                                                                                            \
@@ -276,7 +280,8 @@ static inline rh rh_twice_i8(rb x, int i) {
         "memory", "cc"
 #define RASE_WIDE_RUN 1
 static inline __attribute__((always_inline)) void wide_run(float *acc, const float *d, const int16_t *weights, int64_t apart, const int16_t *a,
-                                                           int64_t next, int at, int depth, const int f, const int g) {
+                                                           int64_t next, int64_t ahead, int at, int depth, const int f, const int g) {
+    const int16_t *then = a + ahead + (at ? 3 * 16 : 0);
     int64_t step = at ? 224 : 32, n = depth / 16; /* bytes */
     if (f == 3 && g == 2) WIDE_RUN_OF(3, 2);
     else if (f == 3) WIDE_RUN_OF(3, 1);
