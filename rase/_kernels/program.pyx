@@ -135,7 +135,8 @@ cdef class Walker(RowSteps):
             if self.tiles != NULL:
                 block = min(TILE_GROUPS, phase.groups // (2 * workers))
             else:  # half of them where that leaves more units
-                block = max(min(BLOCK_GROUPS, phase.groups // (4 * workers)), min(BLOCK_GROUPS // 2, phase.groups // (2 * workers)))
+                block = max(min(BLOCK_GROUPS, phase.groups // (4 * workers)),
+                            min(BLOCK_GROUPS // 2, phase.groups // (2 * workers)))
             block = max(1, block)
             groups = (groups + block - 1) // block * block
         if self.steps[phase.first].kind == LOGITS:  # whole blocks of peaks

@@ -64,7 +64,8 @@ def linear(
 ) -> NDArray:
     """The first ``rows`` columns of ``linear``; groups outside [first, last) keep the value 99."""
     r = variant.rows_per_group
-    out = np.full((len(x), -(-rows // r) * r), 99, dtype=F32)
+    out = empty((len(x), -(-rows // r) * r), F32)
+    out[:] = 99
     variant.linear(form.ggml_id, packed, rows, x, out, first, last)
     return out[:, :rows]
 

@@ -86,6 +86,22 @@ def test_batch_and_split_change_no_bit(variant, fmt: str) -> None:
             assert (part[:, outside] == 99).all(), "a call wrote outputs of groups that it was not given"
 
 
+@pytest.mark.parametrize("fmt", ["Q4_K", "Q8_0"])
+@pytest.mark.parametrize("name", [v.name for v in VARIANTS if v.rows_per_group == 16])
+def test_large_outputs_are_those_of_few_rows(name: str, fmt: str) -> None:
+    """Chunks of rows and sets of groups, the last ones partial; so many outputs that they pass the caches."""
+    variant = VARIANTS[NAMES.index(name)]
+    form, m, rows, cols = format_named(fmt), 535, 16 * 257, 256
+    rng = np.random.default_rng(13)
+    raw, x = raw_blocks(fmt, rows, cols, rng), activations(m, cols, rng)
+    packed = pack(variant, form, raw, rows, cols)
+    found = linear(variant, form, packed, rows, x)
+    assert found.nbytes > 8 << 20
+    for start in (0, 240, 262, 264, 527, 534):
+        few = linear(variant, form, packed, rows, x[start : start + 4])
+        assert_same_bits(found[start : start + 4], few, f"{fmt} {variant.name}, rows from {start}")
+
+
 @pytest.mark.parametrize("fmt", QUANTISED)
 @pytest.mark.parametrize("variant", VARIANTS, ids=NAMES)
 def test_extreme_codes_do_not_overflow(variant, fmt: str) -> None:

@@ -19,6 +19,7 @@ enum {
     WIDE_CHUNK = RASE_WIDE_CHUNK,      /* activation rows that share a panel */
     WIDE_SET = 16,                     /* groups; a multiple of RASE_WIDE_GROUPS */
     WIDE_MANY = 32,                    /* from so many rows on sets are larger than one tile */
+    WIDE_PAST = 8 << 20,               /* bytes of all outputs of these rows */
     WIDE_RUN = 4 * RASE_WIDE_COLS,     /* int16 elements of `wide` that hold RASE_WIDE_COLS depths of four rows */
 };
 
@@ -176,17 +177,31 @@ static void wide_expect(const wide_task *task, int f, int g, float *out, int64_t
         for (int j = 0; j < g; j++) __builtin_prefetch(out + (task->row + t) * out_stride + j * RASE_R, 1, 3);
 }
 
+/* Whether whole lines of `out` are written past the caches: where so many rows leave nothing of it there for the next phase, nothing
+ * waits for what the lines held before. */
+static int wide_past(int64_t rows, const float *out, int64_t out_stride) {
+#ifdef RASE_STORE_PAST
+    return rows * out_stride * (int64_t)sizeof *out > WIDE_PAST && ((uintptr_t)out | (uintptr_t)out_stride * sizeof *out) % 64 == 0;
+#else
+    return (void)rows, (void)out, (void)out_stride, 0;
+#endif
+}
+#ifndef RASE_STORE_PAST
+#define rf_store_past rf_store
+#define rf_stored_past()
+#endif
+
 /* The sums of a tile to `out`, those of rows [first, last) of the chunk. Beside the tiles, as these stores wait for the memory. */
-static void wide_store(const wide_task *task, int64_t first, int64_t last, int f, int g, float *out, int64_t out_stride) {
+static void wide_store(const wide_task *task, int64_t first, int64_t last, int f, int g, int past, float *out, int64_t out_stride) {
     for (int t = 0; t < 4 * f; t++)
         if (task->row + t >= first && task->row + t < last)
             for (int j = 0; j < g; j++)
-                rf_store(out + (task->row + t) * out_stride + j * RASE_R, rf_load(task->sums + AT(t / 4, j, t % 4) * RASE_R));
+                (past ? rf_store_past : rf_store)(out + (task->row + t) * out_stride + j * RASE_R, rf_load(task->sums + AT(t / 4, j, t % 4) * RASE_R));
 }
 
 /* Rows [first, last) of the activations, at most WIDE_CHUNK from a multiple of four on, times `count` groups. */
 static void wide_chunk(const uint8_t *groups, int count, size_t group_bytes, const wide_kind *kind, wide_unpack *unpack, int64_t cols,
-                       const rase_act *act, int64_t first, int64_t last, float *out, int64_t out_stride) {
+                       const rase_act *act, int64_t first, int64_t last, int past, float *out, int64_t out_stride) {
     wide_panel panels[RASE_WIDE_GROUPS];
     wide_scales scales;
     float sums[WIDE_CHUNK / 4 * 4 * WIDE_SET * RASE_R] __attribute__((aligned(64)));
@@ -211,9 +226,9 @@ static void wide_chunk(const uint8_t *groups, int count, size_t group_bytes, con
                 n = wide_fours(fours - i);
                 task.ahead = (i + n < fours ? n : -i) * task.next;
                 for (int v = 0; k == 0 && v < n * FOUR; v++) rf_store(task.sums + v * RASE_R, rf_zero());
-                if (k + depth == cols) wide_expect(&task, n, these, out + start * out_stride + g * RASE_R, out_stride);
+                if (!past && k + depth == cols) wide_expect(&task, n, these, out + start * out_stride + g * RASE_R, out_stride);
                 wide_tiles[n - 1][these - 1](panels, kind, depth, &task);
-                if (k + depth == cols) wide_store(&task, first - start, last - start, n, these, out + start * out_stride + g * RASE_R, out_stride);
+                if (k + depth == cols) wide_store(&task, first - start, last - start, n, these, past, out + start * out_stride + g * RASE_R, out_stride);
                 task.a += n * task.next, task.row += 4 * n, task.sums += n * FOUR * RASE_R;
             }
         }
@@ -223,14 +238,16 @@ static void wide_chunk(const uint8_t *groups, int count, size_t group_bytes, con
 static void wide_dot(const uint8_t *groups, int64_t n_groups, size_t group_bytes, const wide_kind *kind, wide_unpack *unpack,
                      int64_t cols, const rase_act *act, int64_t m0, int64_t m1, float *out, int64_t out_stride) {
     const int64_t set = m1 - m0 < WIDE_MANY ? RASE_WIDE_GROUPS : WIDE_SET;
+    const int past = wide_past(m1 - m0, out, out_stride);
     for (int64_t first = m0, last; first < m1; first = last) {
         last = first / 4 * 4 + WIDE_CHUNK < m1 ? first / 4 * 4 + WIDE_CHUNK : m1;
         for (int64_t g = 0, count; g < n_groups; g += count) {
             count = n_groups - g < set ? n_groups - g : set;
-            wide_chunk(groups + (size_t)g * group_bytes, (int)count, group_bytes, kind, unpack, cols, act, first, last,
+            wide_chunk(groups + (size_t)g * group_bytes, (int)count, group_bytes, kind, unpack, cols, act, first, last, past,
                        out + g * RASE_R, out_stride);
         }
     }
+    if (past) rf_stored_past();
 }
 
 #ifdef RASE_FOUR_ROWS

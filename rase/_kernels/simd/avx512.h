@@ -114,6 +114,10 @@ static inline rf rf_zero(void) { return _mm512_setzero_ps(); }
 static inline rf rf_set1(float x) { return _mm512_set1_ps(x); }
 static inline rf rf_load(const float *p) { return _mm512_loadu_ps(p); }
 static inline void rf_store(float *p, rf x) { _mm512_storeu_ps(p, x); }
+/* Past the caches, whole lines; others see them after the end. */
+#define RASE_STORE_PAST 1
+static inline void rf_store_past(float *p, rf x) { _mm512_stream_ps(p, x); }
+static inline void rf_stored_past(void) { _mm_sfence(); }
 static inline rf rf_mul(rf x, rf y) { return _mm512_mul_ps(x, y); }
 static inline rf rf_add(rf x, rf y) { return _mm512_add_ps(x, y); }
 static inline rf rf_sub(rf x, rf y) { return _mm512_sub_ps(x, y); }
