@@ -91,7 +91,10 @@ typedef struct {
     int64_t first_chunk, last_chunk; /* positions [256 * first_chunk, 256 * last_chunk) */
     float *parts;           /* NULL: the chunks are all that the tokens see, write `out`; else where the part of each chunk goes:
                                (chunks, n_tokens * group, attention_part(head_stride)) floats, for `attention_merge` */
-    const uint8_t *next;    /* the run of K that the caller's next task reads first, to be fetched ahead, or NULL */
+    /* K that the caller's next task reads first, to be fetched ahead: the pages of its first chunk, where K begins in them, and which
+       positions of the chunk it needs. next_high 0: nothing. */
+    const uint8_t *const *next_pages;
+    int64_t next_offset, next_low, next_high;
     float *scratch;         /* attention_scratch() floats, 64-byte aligned */
 } rase_attention_task;
 

@@ -61,7 +61,8 @@ cdef extern from "kernels.h" nogil:
         int64_t first_chunk
         int64_t last_chunk
         float *parts
-        const uint8_t *next
+        const uint8_t *const *next_pages
+        int64_t next_offset, next_low, next_high
         float *scratch
 
     ctypedef struct rase_kv:

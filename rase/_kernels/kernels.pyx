@@ -381,7 +381,7 @@ cdef class Variant:
             begin = (max(0, task.first_position - window + 1) if window else 0) // RASE_CHUNK
             end = (max(task.first_position + task.n_tokens, seen) - 1) // RASE_CHUNK + 1
             task.first_chunk, task.last_chunk = begin, end
-            task.parts, task.next = NULL, NULL
+            task.parts, task.next_high = NULL, 0
             if span:
                 for at in range(begin, end, span):
                     task.parts = parts + (at - begin) * rows * part

@@ -127,7 +127,7 @@ cdef class Plan:
     cdef uint8_t **pages[MAX_CACHES]
     cdef int64_t scratch_floats, table_pages
     cdef float **scratch            # one per worker: dequantized panel or attention scratch
-    cdef const uint8_t ***tables    # one per worker: the pages of a task
+    cdef const uint8_t ***tables    # one per worker: the pages of a task, then those of the next unit's first chunk
     cdef const rase_kv *kv          # how pages hold K and V
     cdef Schedule *schedules        # one for each shape of attention
     cdef int n_schedules

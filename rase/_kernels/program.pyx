@@ -264,20 +264,31 @@ cdef class Walker(RowSteps):
               self.page_tables + step.cache * self.group_stride + run.table * self.table_stride,
               self.pages[step.cache], self.scratch[worker])
 
-    cdef const uint8_t *keys(self, Step *step, int index, AttendUnit *unit, int64_t head) noexcept nogil:
-        """The first run of keys that ``head`` of ``unit``, number ``index``, or the unit after it, reads; or NULL."""
-        cdef int64_t each = self.kv.head_bytes((step.head_dim + 15) // 16 * 16), page, seen
-        if head == unit.head + unit.heads:
-            if index + 1 >= self.schedules[step.schedule].n_units:
-                return NULL
-            unit += 1
-            head = unit.head
+    cdef int64_t seen(self, Step *step, AttendUnit *unit, int64_t *first) noexcept nogil:
+        """The first position that a unit reads, to ``first``; and the one after the last."""
         cdef Run *run = &self.runs[unit.run]
-        page = unit.first_chunk * (RASE_CHUNK // RASE_PAGE_TOKENS)
-        if step.window:
-            seen = run.position + unit.first - step.window + 1
-            page = max(page, seen // RASE_PAGE_TOKENS)
-        return self.page(step.cache, run.table, page) + step.k_offset + head * each
+        cdef int64_t position = run.position + unit.first, end = position + unit.count
+        if step.bidirectional:
+            end = max(end, run.position + run.count)
+        first[0] = unit.first_chunk * RASE_CHUNK
+        if step.window:  # pages that a window has left behind may be gone
+            first[0] = max(first[0], position - step.window + 1)
+        return min(unit.last_chunk * RASE_CHUNK, end)
+
+    cdef void expect_unit(self, Step *step, int index, const uint8_t **pages, rase_attention_task *task) noexcept nogil:
+        """Let ``task`` fetch the keys that unit ``index``, if there is one, reads first."""
+        cdef AttendUnit *unit = &self.schedules[step.schedule].units[index]
+        cdef int64_t first, end, page, chunk
+        task.next_high = 0
+        if index >= self.schedules[step.schedule].n_units:
+            return
+        end = self.seen(step, unit, &first)
+        chunk = first // RASE_CHUNK * RASE_CHUNK
+        task.next_low, task.next_high = first - chunk, min(end - chunk, RASE_CHUNK)
+        task.next_offset = step.k_offset + unit.head * self.kv.head_bytes(task.head_stride)
+        task.next_pages = pages
+        for page in range(task.next_low // RASE_PAGE_TOKENS, (task.next_high + RASE_PAGE_TOKENS - 1) // RASE_PAGE_TOKENS):
+            pages[page] = self.page(step.cache, self.runs[unit.run].table, chunk // RASE_PAGE_TOKENS + page)
 
     cdef void attend(self, Step *step, int worker, int index) noexcept nogil:
         cdef AttendUnit *unit = &self.schedules[step.schedule].units[index]
@@ -285,7 +296,8 @@ cdef class Walker(RowSteps):
         cdef rase_attention_task task
         cdef const uint8_t **pages = self.tables[worker]
         cdef int64_t stride = (step.head_dim + 15) // 16 * 16, each = self.kv.head_bytes(stride)
-        cdef int64_t head, page, first, last, token = run.first + unit.first, part = self.k.attention_part(stride)
+        cdef int64_t head, page, first, chunk, token = run.first + unit.first, part = self.k.attention_part(stride)
+        cdef int64_t last = self.seen(step, unit, &first)
         task.q_stride, task.out_stride = step.x_stride, step.out_stride
         task.group, task.head_dim, task.head_stride = step.group, step.head_dim, stride
         task.window, task.scale, task.soft_cap = step.window, step.scale, step.soft_cap
@@ -293,10 +305,7 @@ cdef class Walker(RowSteps):
         task.scratch = self.scratch[worker]
         task.n_tokens, task.first_position = unit.count, run.position + unit.first
         task.first_chunk, task.last_chunk, task.pages = unit.first_chunk, unit.last_chunk, pages
-        first, last = unit.first_chunk * RASE_CHUNK, unit.last_chunk * RASE_CHUNK
-        last = min(last, max(task.first_position + unit.count, task.seen))
-        if step.window:  # pages that a window has left behind may be gone
-            first = max(first, task.first_position - step.window + 1)
+        chunk = first // RASE_CHUNK * RASE_CHUNK
         for page in range(first // RASE_PAGE_TOKENS, (last + RASE_PAGE_TOKENS - 1) // RASE_PAGE_TOKENS):
             pages[page] = self.page(step.cache, run.table, page)
         for head in range(unit.head, unit.head + unit.heads):
@@ -304,7 +313,11 @@ cdef class Walker(RowSteps):
             task.out = step.out + token * step.out_stride + head * step.group * step.head_dim
             task.k_offset, task.v_offset = step.k_offset + head * each, step.v_offset + head * each
             task.parts = NULL
-            task.next = self.keys(step, index, unit, head + 1)
+            if head + 1 < unit.head + unit.heads:
+                task.next_pages, task.next_offset = pages + chunk // RASE_PAGE_TOKENS, task.k_offset + each
+                task.next_low, task.next_high = first - chunk, min(last - chunk, RASE_CHUNK)
+            else:
+                self.expect_unit(step, index + 1, pages + self.table_pages, &task)
             if unit.parts != NULL:
                 task.parts = unit.parts + (unit.first_chunk - unit.begin) * unit.count * step.group * part
             if step.tiled and run.first >= self.n_generated:

@@ -128,55 +128,63 @@ static inline void softmax_rows(const rase_attention_task *task, const chunk_vie
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 
-/* The run that comes next, of which `needs` rows are read, or NULL. Each row of a run that is read fetches one of it; where it needs
- * fewer, what else would be fetched is in the way (a fifth of the time at 40 positions), and where it needs more, the rest follows. */
+/* A run that is to be read, and how many of its rows; or NULL. */
 typedef struct {
     const uint8_t *run;
     int64_t needs;
 } next_run;
 
-/* The run to be fetched beside `reads` rows of `run`: itself where that is none. */
-static inline const uint8_t *fetch_beside(const kv_reader *reader, next_run next, const uint8_t *run, int64_t reads, int64_t stride) {
-    if (next.run && next.needs >= reads) return next.run;
-    if (next.run) reader->fetch(next.run, 0, next.needs, stride);
+/* K of the chunk that comes after this one. */
+typedef struct {
+    const uint8_t *const *pages;
+    int64_t offset, low, high;
+} keys_ahead;
+static inline int64_t whole_keys(int64_t n) { return MIN((n + 7) / 8 * 8, RASE_PAGE_TOKENS); } /* scores are most often taken 8 at a time */
+/* Its run number n. */
+static inline next_run run_ahead(const keys_ahead *ahead, int64_t n) {
+    int64_t page = ahead->low / RASE_PAGE_TOKENS + n, left = ahead->high - page * RASE_PAGE_TOKENS;
+    return left > 0 ? (next_run){ahead->pages[page] + ahead->offset, whole_keys(left)} : (next_run){NULL, 0};
+}
+
+/* Beside rows [first, last) of `run` the same rows of another one are fetched. This is that one, or `run` itself where the other does not
+ * need all of them; then the rows that it does need are asked for here, since those that it does not would be in the way. */
+static inline const uint8_t *fetch_beside(const kv_reader *reader, next_run next, const uint8_t *run, int64_t first, int64_t last, int64_t stride) {
+    if (next.needs >= last) return next.run;
+    if (next.needs > first) reader->fetch(next.run, first, next.needs, stride);
     return run;
 }
-static inline void fetch_rest(const kv_reader *reader, next_run next, int64_t reads, int64_t stride) {
-    if (next.run && next.needs > reads) reader->fetch(next.run, reads, next.needs, stride);
-}
-static inline int64_t whole_keys(int64_t n) { return MIN((n + 15) / 16 * 16, RASE_PAGE_TOKENS); } /* scores are taken 16 at a time */
 
-/* One chunk for few rows: K and V are read from their pages, FEW_ROWS queries at a time. `next`: the K run to prefetch at the end. */
+/* One chunk for few rows: K and V are read from their pages, FEW_ROWS queries at a time. Beside K of a page its V is fetched, and
+ * beside V the page of the same number of what comes after: far enough ahead, and most often as long. */
 static void few_rows(const rase_attention_task *task, const chunk_view *view, const kv_reader *reader, const float *query,
-                     float *scales, float *scores, float *parts, const uint8_t *next) {
+                     float *scales, float *scores, float *parts, const keys_ahead *ahead) {
     int64_t stride = task->head_stride, first_page = view->low / RASE_PAGE_TOKENS;
     const uint8_t *const *pages = task->pages + view->chunk / RASE_PAGE_TOKENS;
     for (int64_t page = first_page; page * RASE_PAGE_TOKENS < view->high; page++) {
-        int64_t from = page * RASE_PAGE_TOKENS, to = MIN(view->high, from + RASE_PAGE_TOKENS), reads = whole_keys(to - from);
+        int64_t from = page * RASE_PAGE_TOKENS, to = MIN(view->high, from + RASE_PAGE_TOKENS);
         const uint8_t *run = pages[page] + task->k_offset;
-        next_run after = {pages[first_page] + task->v_offset, MIN(view->high - first_page * RASE_PAGE_TOKENS, RASE_PAGE_TOKENS)};
-        if (to < view->high) after = (next_run){pages[page + 1] + task->k_offset, whole_keys(view->high - to)};
-        const uint8_t *then = fetch_beside(reader, after, run, reads, stride);
+        const next_run values = {pages[page] + task->v_offset, to - from};
         reader->scales(run, stride, scales);
-        for (int64_t r = view->first_row; r < view->last_row; r += FEW_ROWS, then = run) /* asked for once */
-            for (int64_t j = 0; j < to - from; j += 16)
-                reader->dot[MIN(view->last_row - r, FEW_ROWS) - 1](query + r * stride, run, scales, then, j, stride, task->scale,
+        for (int64_t r = view->first_row; r < view->last_row; r += FEW_ROWS)
+            for (int64_t j = 0; j < to - from; j += 16) {
+                const int64_t count = MIN(to - from - j, 16);
+                const uint8_t *then = r == view->first_row ? fetch_beside(reader, values, run, j, j + count, stride) : run; /* asked for once */
+                reader->dot[MIN(view->last_row - r, FEW_ROWS) - 1](query + r * stride, run, scales, then, j, count, stride, task->scale,
                                                                    scores + r * RASE_CHUNK + from);
-        fetch_rest(reader, after, reads, stride);
+            }
     }
     softmax_rows(task, view, scores, parts);
     for (int64_t page = first_page; page * RASE_PAGE_TOKENS < view->high; page++) {
         int64_t from = page * RASE_PAGE_TOKENS, to = MIN(view->high, from + RASE_PAGE_TOKENS), reads = to - from;
         const uint8_t *run = pages[page] + task->v_offset;
-        next_run after = {next, whole_keys(view->high)}; /* most often another head of the same length */
-        if (to < view->high) after = (next_run){pages[page + 1] + task->v_offset, MIN(view->high - to, RASE_PAGE_TOKENS)};
-        const uint8_t *then = fetch_beside(reader, after, run, reads, stride);
+        const next_run keys = run_ahead(ahead, page - first_page);
+        const uint8_t *then = fetch_beside(reader, keys, run, 0, reads, stride);
         reader->scales(run, stride, scales);
         for (int64_t r = view->first_row; r < view->last_row; r += FEW_ROWS, then = run) {
             int64_t n = MIN(view->last_row - r, FEW_ROWS);
             seen_values(task, view->chunk, reader->values[0], reader->values[n - 1], n, r, scores, run, scales, then, from, to, parts);
         }
-        fetch_rest(reader, after, reads, stride);
+        if (keys.needs > reads) reader->fetch(keys.run, reads, keys.needs, stride);
     }
 }
 
@@ -200,7 +208,7 @@ static void page_scores(const rase_attention_task *task, const chunk_view *view,
 
 /* One chunk for many rows: K, then V, of the chunk are converted once to `rows` (RASE_CHUNK * head_stride floats). */
 static void many_rows(const rase_attention_task *task, const chunk_view *view, const kv_reader *reader, const float *query,
-                      float *scales, float *rows, float *scores, float *parts, const uint8_t *next) {
+                      float *scales, float *rows, float *scores, float *parts, const keys_ahead *ahead) {
     int64_t stride = task->head_stride, first_page = view->low / RASE_PAGE_TOKENS;
     const uint8_t *const *pages = task->pages + view->chunk / RASE_PAGE_TOKENS;
     for (int64_t page = first_page; page * RASE_PAGE_TOKENS < view->high; page++) {
@@ -213,9 +221,10 @@ static void many_rows(const rase_attention_task *task, const chunk_view *view, c
     softmax_rows(task, view, scores, parts);
     for (int64_t page = first_page; page * RASE_PAGE_TOKENS < view->high; page++) {
         int64_t from = page * RASE_PAGE_TOKENS, to = MIN(view->high, from + RASE_PAGE_TOKENS);
-        const uint8_t *run = pages[page] + task->v_offset, *then = to < view->high ? pages[page + 1] + task->v_offset : next;
+        const uint8_t *run = pages[page] + task->v_offset, *next = run_ahead(ahead, 0).run;
+        const uint8_t *then = to < view->high ? pages[page + 1] + task->v_offset : next ? next : run;
         reader->scales(run, stride, scales);
-        reader->load_values(run, scales, then ? then : run, to - from, stride, rows + from * stride);
+        reader->load_values(run, scales, then, to - from, stride, rows + from * stride);
     }
     for (int64_t from = view->low / ATT_PASS * ATT_PASS; from < view->high; from += ATT_PASS) {
         const uint8_t *run = (const uint8_t *)(rows + from * stride);
@@ -254,11 +263,15 @@ static void attend(const rase_attention_task *task, const kv_reader *reader) {
         chunk_view view = view_of(task, c * RASE_CHUNK);
         if (task->parts) parts = task->parts + (c - task->first_chunk) * rows * each;
         for (int64_t r = 0; r < rows; r++) parts[r * each + stride + 1] = 0.0f;
-        const uint8_t *next = c + 1 < task->last_chunk ? task->pages[(c + 1) * RASE_CHUNK / RASE_PAGE_TOKENS] + task->k_offset : task->next;
+        keys_ahead ahead = {task->next_pages, task->next_offset, task->next_low, task->next_high};
+        if (c + 1 < task->last_chunk) {
+            int64_t end = task->first_position + task->n_tokens, seen = end > task->seen ? end : task->seen;
+            ahead = (keys_ahead){task->pages + (c + 1) * RASE_CHUNK / RASE_PAGE_TOKENS, task->k_offset, 0, MIN(seen - (c + 1) * RASE_CHUNK, RASE_CHUNK)};
+        }
         if (rows <= ATT_FEW)
-            few_rows(task, &view, reader, query, scales, scores, parts, next);
+            few_rows(task, &view, reader, query, scales, scores, parts, &ahead);
         else
-            many_rows(task, &view, reader, query, scales, converted, scores, parts, next);
+            many_rows(task, &view, reader, query, scales, converted, scores, parts, &ahead);
         for (int64_t r = view.first_row; !task->parts && r < view.last_row; r++) merge_part(all + r * each, parts + r * each, stride);
     }
     if (!task->parts) finish_rows(task, all);

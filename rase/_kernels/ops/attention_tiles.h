@@ -42,12 +42,14 @@ TILE void dot_tile(const int kv, const int ROWS, const int POSITIONS, const floa
     }
 }
 
-/* scores[r][first + j] = scale * (q[r] . row first + j of a page) for j < 16. */
+/* scores[r][first + j] = scale * (q[r] . row first + j of a page) for j < count, and anything for the others up to 16. */
 TILE void dot_16(const int kv, const int ROWS, const float *q, const uint8_t *page, const float *scales, const uint8_t *then,
-                 int64_t first, int64_t stride, float scale, float *scores) {
-    const int room = ACCUMULATORS / ROWS, positions = room >= 16 ? 16 : room >= 8 ? 8 : room >= 4 ? 4 : room >= 2 ? 2 : 1;
+                 int64_t first, int64_t count, int64_t stride, float scale, float *scores) {
+    const int room = ACCUMULATORS / ROWS, positions = room >= 8 ? 8 : room >= 4 ? 4 : room >= 2 ? 2 : 1;
     v16 sums[16 * FEW_ROWS];
-    for (int j = 0; j < 16; j += positions) dot_tile(kv, ROWS, positions, q, page, scales, then, first + j, stride, sums + j);
+    for (int j = 0; j < count; j += positions) dot_tile(kv, ROWS, positions, q, page, scales, then, first + j, stride, sums + j);
+    for (int64_t j = (count + positions - 1) / positions * positions; j < 16; j++)
+        EVERY(r, ROWS) sums[16 * r + j] = v16_zero();
     for (int r = 0; r < ROWS; r++)
         v16_store(scores + r * RASE_CHUNK + first, v16_mul(v16_sum16(sums + 16 * r), v16_set1(scale)));
 }
@@ -99,7 +101,7 @@ TILE void values_tile(const int kv, const int ROWS, const int VECS, const float 
     for (int64_t j = low; j < high; j++) {
         v16 x[4];
         EVERY(v, VECS) x[v] = kv_load(kv, rows, scales, j, i + 16 * v, stride);
-        EVERY(v, VECS) if (v % 2 == 0) kv_prefetch(kv, then, i / 16 * RASE_PAGE_TOKENS + j * VECS + v);
+        EVERY(v, VECS) if (v % 2 == 0) kv_prefetch(kv, then, low * stride / 16 + i / 16 * (high - low) + (j - low) * VECS + v);
         EVERY(r, ROWS) {
             v16 y = v16_set1(p[r * RASE_CHUNK + j]);
             EVERY(v, VECS) sums[r * VECS + v] = v16_fma(y, x[v], sums[r * VECS + v]);
@@ -147,7 +149,7 @@ TILE void load_values(const int kv, const uint8_t *run, const float *scales, con
 
 /* The tiles as functions: one for each number of rows, one set for each way in which rows are stored. */
 typedef void dot_function(const float *q, const uint8_t *page, const float *scales, const uint8_t *then, int64_t first,
-                          int64_t stride, float scale, float *scores);
+                          int64_t count, int64_t stride, float scale, float *scores);
 typedef void value_function(const float *p, const uint8_t *rows, const float *scales, const uint8_t *then, int64_t low,
                             int64_t high, int64_t stride, float *acc, int64_t acc_stride);
 typedef struct {
@@ -161,8 +163,8 @@ typedef struct {
 
 #define DOT(KV, N)                                                                                                            \
     static void dot_##KV##_##N(const float *q, const uint8_t *page, const float *scales, const uint8_t *then, int64_t first,  \
-                               int64_t stride, float scale, float *scores) {                                                  \
-        dot_16(KV, N, q, page, scales, then, first, stride, scale, scores);                                                   \
+                               int64_t count, int64_t stride, float scale, float *scores) {                                   \
+        dot_16(KV, N, q, page, scales, then, first, count, stride, scale, scores);                                            \
     }
 #define VALUES(KV, N)                                                                                                         \
     static void values_##KV##_##N(const float *p, const uint8_t *rows, const float *scales, const uint8_t *then, int64_t low, \
