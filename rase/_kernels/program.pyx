@@ -18,7 +18,7 @@ from rase._kernels.attend cimport AttendUnit, Run, schedule_attention
 from rase._kernels.batch cimport BatchView, Output
 from rase._kernels.kernels cimport RASE_CHUNK, RASE_PAGE_TOKENS, RASE_PEAK_BLOCK, rase_act, rase_attention_task
 from rase._kernels.plan cimport (
-    ATTEND_NS, EXPERT_SPLIT, HEAD_SPLIT, LINEAR_NS, LOGITS, ONE_WORKER, ROW_LOCAL, STATE_SPLIT, UNPACK_NS, Act,
+    ATTEND_NS, EXPERT_SPLIT, HEAD_SPLIT, LINEAR_NS, LOGITS, ONE_WORKER, OUTPUT_SPLIT, ROW_LOCAL, STATE_SPLIT, UNPACK_NS, Act,
     TILE_GROUPS, Phase, Step, rase_count_down, rase_nanoseconds, rase_share_reset, rase_tickets, rase_tickets_finish,
     rase_tickets_reset, rase_tickets_take, rase_tickets_wait,
 )
@@ -37,6 +37,7 @@ cdef enum:
     UNITS_PER_WORKER = 16   # of a phase of linears
     MANY_ROWS = 64          # of prompts: from here on, weights are unpacked to blocks, and units are whole blocks
     BLOCK_GROUPS = 16       # groups of such a unit where no tiles are: a set of quants/wide.h
+    UNIT_BYTES = 1 << 19    # of weights, at most, where units are no blocks: the last one is waited for
 
 
 cdef class Walker(RowSteps):
@@ -139,6 +140,8 @@ cdef class Walker(RowSteps):
                             min(BLOCK_GROUPS // 2, phase.groups // (2 * workers)))
             block = max(1, block)
             groups = (groups + block - 1) // block * block
+        elif phase.share == OUTPUT_SPLIT:
+            groups = max(1, min(groups, UNIT_BYTES // <int64_t>self.steps[phase.first].group_bytes))
         if self.steps[phase.first].kind == LOGITS:  # whole blocks of peaks
             groups = (groups * self.k.rows_per_group + RASE_PEAK_BLOCK - 1) // RASE_PEAK_BLOCK * RASE_PEAK_BLOCK
             groups //= self.k.rows_per_group
