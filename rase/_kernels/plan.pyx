@@ -238,7 +238,8 @@ cdef class Plan:
             if rase_scratch(&block, max(self.scratch_floats, 16) * sizeof(float)):
                 raise MemoryError
             self.scratch[i] = <float *>block
-            self.tables[i] = <const uint8_t **>malloc((self.table_pages + RASE_CHUNK // RASE_PAGE_TOKENS) * sizeof(void *))
+            self.tables[i] = <const uint8_t **>malloc(
+                (self.table_pages + RASE_CHUNK // RASE_PAGE_TOKENS) * sizeof(void *))
             if self.tables[i] == NULL:
                 raise MemoryError
         block = NULL

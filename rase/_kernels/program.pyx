@@ -18,9 +18,9 @@ from rase._kernels.attend cimport AttendUnit, Run, schedule_attention
 from rase._kernels.batch cimport BatchView, Output
 from rase._kernels.kernels cimport RASE_CHUNK, RASE_PAGE_TOKENS, RASE_PEAK_BLOCK, rase_act, rase_attention_task
 from rase._kernels.plan cimport (
-    ATTEND_NS, EXPERT_SPLIT, HEAD_SPLIT, LINEAR_NS, LOGITS, ONE_WORKER, OUTPUT_SPLIT, ROW_LOCAL, STATE_SPLIT, UNPACK_NS, Act,
-    TILE_GROUPS, Phase, Step, rase_count_down, rase_nanoseconds, rase_share_reset, rase_tickets, rase_tickets_finish,
-    rase_tickets_reset, rase_tickets_take, rase_tickets_wait,
+    ATTEND_NS, EXPERT_SPLIT, HEAD_SPLIT, LINEAR_NS, LOGITS, ONE_WORKER, OUTPUT_SPLIT, ROW_LOCAL, STATE_SPLIT,
+    TILE_GROUPS, UNPACK_NS, Act, Phase, Step, rase_count_down, rase_nanoseconds, rase_share_reset, rase_tickets,
+    rase_tickets_finish, rase_tickets_reset, rase_tickets_take, rase_tickets_wait,
 )
 from rase._kernels.recur cimport recur
 from rase._kernels.routes cimport sort_by_expert
@@ -290,7 +290,7 @@ cdef class Walker(RowSteps):
         task.next_low, task.next_high = first - chunk, min(end - chunk, RASE_CHUNK)
         task.next_offset = step.k_offset + unit.head * self.kv.head_bytes(task.head_stride)
         task.next_pages = pages
-        for page in range(task.next_low // RASE_PAGE_TOKENS, (task.next_high + RASE_PAGE_TOKENS - 1) // RASE_PAGE_TOKENS):
+        for page in range(task.next_low // RASE_PAGE_TOKENS, (task.next_high - 1) // RASE_PAGE_TOKENS + 1):
             pages[page] = self.page(step.cache, self.runs[unit.run].table, chunk // RASE_PAGE_TOKENS + page)
 
     cdef void attend(self, Step *step, int worker, int index) noexcept nogil:
